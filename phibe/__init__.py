@@ -1,0 +1,20 @@
+"""phibe: probability velocities from discretely observed stochastic trajectories (PhiBE-Flow)."""
+
+from phibe.flow import Flow
+from phibe.linear import fit_affine, fit_basis
+from phibe.objectives import OBJECTIVES, isotropic, phibe, regression
+from phibe.systems import OU
+from phibe.trajectories import Trajectories
+
+__version__ = "0.1.0"
+__all__ = [
+    "OBJECTIVES",
+    "OU",
+    "Flow",
+    "Trajectories",
+    "fit_affine",
+    "fit_basis",
+    "isotropic",
+    "phibe",
+    "regression",
+]

@@ -1,0 +1,62 @@
+"""Bases for linear fits: scalar features of (x, t), spread in time, and lifted to vector fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Features = Callable[[Tensor, Tensor], Tensor]
+"""φ(x, t): (n, *state), (n,) → (n, K), smooth in x."""
+
+Basis = Callable[[Tensor, Tensor], Tensor]
+"""ψ(x, t): (n, *state), (n,) → (n, p, *state), smooth in x."""
+
+
+def polynomials(degree: int) -> Features:
+    """Monomials of the (flattened) state up to that degree, the constant first: (n, *state) → (n, K)."""
+
+    def features(x: Tensor, t: Tensor) -> Tensor:
+        columns = x.flatten(1).unbind(1)
+        level = [(0, torch.ones_like(columns[0]))]  # the last variable of a monomial, and the monomial
+        values = [level[0][1]]
+        for _ in range(degree):
+            level = [(i, value * columns[i]) for last, value in level for i in range(last, len(columns))]
+            values += [value for _, value in level]
+        return torch.stack(values, dim=1)
+
+    return features
+
+
+def in_time(features: Features, knots: Tensor) -> Features:
+    """Features whose weights are piecewise linear in time between `knots`: (n, K) → (n, len(knots)·K)."""
+
+    def hats(x: Tensor, t: Tensor) -> Tensor:
+        places = knots.to(t.dtype)
+        right = torch.searchsorted(places, t.detach().contiguous()).clamp(1, len(places) - 1)
+        share = ((t - places[right - 1]) / (places[right] - places[right - 1])).clamp(0, 1)[:, None]
+        one_hot = torch.nn.functional.one_hot
+        hat = one_hot(right - 1, len(places)) * (1 - share) + one_hot(right, len(places)) * share
+        return (hat[:, :, None] * features(x, t)[:, None, :]).flatten(1)
+
+    return hats
+
+
+def lift(features: Features) -> Basis:
+    """Vector fields from scalar features: every feature times every unit vector, ψ = φ_k e_i. A frozen network's hidden
+    layer is such a `features`, and fitting it trains the last layer in closed form."""
+    return Lifted(features)
+
+
+class Lifted:
+    """The basis φ_k e_i; a fit that knows the features needs no (n, K·D, D) array of mostly zeros."""
+
+    def __init__(self, features: Features):
+        self.features = features
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        phi = self.features(x, t)
+        size = x[0].numel()
+        units = torch.eye(size, dtype=phi.dtype, device=phi.device)
+        return (phi[:, :, None, None] * units).reshape(len(x), phi.shape[1] * size, *x.shape[1:])

@@ -1,0 +1,258 @@
+"""Flow: a velocity that can be integrated into trajectories, a dense solution, and log-densities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from phibe.objectives import Velocity, divergence, rademacher
+from phibe.trajectories import Trajectories
+
+Step = Callable[[Velocity, Tensor, Tensor, Tensor], Tensor]
+
+
+def euler(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
+    """x + h v(x, t)."""
+    return x + h * v(x, t)
+
+
+def heun(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
+    """x + h/2 (k₁ + k₂), k₂ at the end of an Euler step."""
+    k1 = v(x, t)
+    return x + h / 2 * (k1 + v(x + h * k1, t + h))
+
+
+def rk4(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
+    """x + h/6 (k₁ + 2k₂ + 2k₃ + k₄)."""
+    k1 = v(x, t)
+    k2 = v(x + h / 2 * k1, t + h / 2)
+    k3 = v(x + h / 2 * k2, t + h / 2)
+    k4 = v(x + h * k3, t + h)
+    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+class Integrator(NamedTuple):
+    """A one-step rule, its order, and the evaluations of v it spends on a step."""
+
+    step: Step
+    order: int
+    evaluations: int
+
+
+INTEGRATORS = {"euler": Integrator(euler, 1, 1), "heun": Integrator(heun, 2, 2), "rk4": Integrator(rk4, 4, 4)}
+METHODS = (*INTEGRATORS, "leapfrog", "adaptive")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """dx/dt = v(x, t), on the `interval` of time where v was fitted (None: everywhere), from data seen every `step`."""
+
+    velocity: Velocity
+    interval: tuple[float, float] | None = None
+    step: float | None = None
+
+    @torch.no_grad()
+    def generate(
+        self,
+        x0: Tensor,
+        times: Any,
+        *,
+        method: str = "euler",
+        substeps: int | None = None,
+        extrapolate: bool = False,
+        tolerance: float = 1e-6,
+        progress: bool = False,
+    ) -> Trajectories:
+        """Trajectories through `x0` (n, *state), the state at `times[0]`, at each of `times`   [paper: learned flow].
+
+        `method` is euler, heun, rk4, leapfrog or adaptive (Dormand–Prince to `tolerance`). Between two times the
+        fixed-step methods take `substeps` equal steps; by default as many as keep a step at or below the data's own.
+        Decreasing times integrate backwards; the result is always sorted by time.
+        """
+        x0 = torch.as_tensor(x0)
+        times = torch.as_tensor(times, dtype=torch.float64, device=x0.device)
+        self._check(x0, times, method, extrapolate)
+        if method == "adaptive":
+            states = self._adaptive(x0, times, tolerance)
+        else:
+            counts = self._substeps(times, substeps)
+            states = self._march(x0, times, counts, method, progress)
+        _check_bounded(states, times)
+        backward = bool(times[-1] < times[0])
+        return Trajectories(states.flip(1), times.flip(0)) if backward else Trajectories(states, times)
+
+    def solution(
+        self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7
+    ) -> Solution:
+        """The flow through `x0` at `t0` as a function of time, to scrub: `flow.solution(x0)(t)`.
+
+        By default from the beginning to the end of the fitted interval.
+        """
+        if self.interval is None and (t0 is None or t1 is None):
+            raise ValueError(
+                "This flow has no interval of its own: pass `t0` and `t1`, e.g. `solution(x0, t0=0.0, t1=1.0)`."
+            )
+        t0, t1 = (self.interval[i] if t is None and self.interval else float(t or 0.0) for i, t in enumerate((t0, t1)))
+        x0 = torch.as_tensor(x0)
+        self._check(x0, torch.tensor([t0, t1], dtype=torch.float64), "adaptive", extrapolate=False)
+        return Solution.solve(self.velocity, x0, t0, t1, tolerance)
+
+    @torch.no_grad()
+    def log_density(
+        self,
+        x: Tensor,
+        t: float,
+        *,
+        start: Callable[[Tensor], Tensor],
+        t0: float | None = None,
+        steps: int = 100,
+        probes: int | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """log ρ_t(x) = log ρ_{t₀}(x_{t₀}) − ∫ ∇·v along the flow through x, `start` = log ρ_{t₀}; (n, *state) → (n,).
+
+        Carried back by RK4. The divergence is exact up to 64 coordinates; beyond, Hutchinson's estimate with `probes`
+        (default 8) random directions, the same along the whole path.
+        """
+        t0 = self.interval[0] if t0 is None and self.interval else float(t0 or 0.0)
+        if probes is None and x[0].numel() > 64:
+            probes = 8
+        generator = torch.Generator(device=x.device).manual_seed(seed)
+        directions = None if probes is None else torch.stack([rademacher(x, generator) for _ in range(probes)])
+
+        def augmented(z: Tensor, s: Tensor) -> Tensor:
+            y = z[:, 1:].reshape(x.shape)
+            change = divergence(self.velocity, y, s, probes=directions)
+            return torch.cat([change[:, None], self.velocity(y, s).flatten(1)], dim=1)
+
+        z = torch.cat([x.new_zeros(len(x), 1), x.flatten(1)], dim=1)
+        times = torch.tensor([t, t0], dtype=torch.float64, device=x.device)
+        if t != t0:
+            self._check(x, times, "rk4", extrapolate=False)
+            z = Flow(augmented)._march(z, times, [steps], "rk4", False)[:, -1]
+        return start(z[:, 1:].reshape(x.shape)) + z[:, 0]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _check(self, x0: Tensor, times: Tensor, method: str, extrapolate: bool) -> None:
+        if method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
+        if x0.ndim < 2 or not x0.is_floating_point():
+            raise ValueError(
+                f"`x0` must be floats of shape (n, *state); got {x0.dtype} of shape {tuple(x0.shape)}. "
+                "One state? Pass `x0[None]`."
+            )
+        if not torch.isfinite(x0).all():
+            raise ValueError(
+                f"`x0` must be finite; sample {int((~torch.isfinite(x0.flatten(1)).all(1)).nonzero()[0])} is not."
+            )
+        direction = times.diff().sign()
+        if times.ndim != 1 or len(times) < 2 or not ((direction == 1).all() or (direction == -1).all()):
+            raise ValueError(
+                "`times` must be two or more values that all increase or all decrease, the first being that of `x0`."
+            )
+        if self.interval is None or extrapolate:
+            return
+        first, last = self.interval
+        slack = 1e-9 * (1 + abs(last - first))
+        if float(times.min()) < first - slack or float(times.max()) > last + slack:
+            raise ValueError(
+                f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {float(times.min()):g} "
+                f"to {float(times.max()):g}. "
+                "Stay inside, or pass `extrapolate=True` to hold the field fixed beyond the ends."
+            )
+
+    def _substeps(self, times: Tensor, substeps: int | None) -> list[int]:
+        if substeps is not None:
+            if substeps < 1:
+                raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
+            return [substeps] * (len(times) - 1)
+        if self.step is None:
+            return [1] * (len(times) - 1)
+        return [max(1, math.ceil(abs(float(gap)) / self.step - 1e-6)) for gap in times.diff()]
+
+    def _march(self, x: Tensor, times: Tensor, counts: list[int], method: str, progress: bool) -> Tensor:
+        """States (n, time, *state) by fixed steps, `counts[i]` of them in the i-th gap."""
+        v = _batched(self.velocity)
+        advance: Step = Leapfrog() if method == "leapfrog" else INTEGRATORS[method].step
+        states = [x]
+        for i, count in enumerate(tqdm(counts, desc=method, unit="frame", disable=not progress)):
+            h = (times[i + 1] - times[i]) / count
+            for k in range(count):
+                x = advance(v, x, times[i] + k * h, h.to(x.dtype))
+            states.append(x)
+        return torch.stack(states, dim=1)
+
+    def _adaptive(self, x0: Tensor, times: Tensor, tolerance: float) -> Tensor:
+        from torchdiffeq import odeint
+
+        v = _batched(self.velocity)
+        return odeint(lambda t, x: v(x, t), x0, times, rtol=tolerance, atol=tolerance, method="dopri5").movedim(0, 1)
+
+
+class Leapfrog:
+    """x_{n+1} = x_{n−1} + 2h v(x_n, t_n), order 2, one evaluation a step: the inverse of a central difference.
+
+    It remembers the last state; the first step, and any step of a new length, is one of RK4.
+    """
+
+    def __init__(self) -> None:
+        self.before: Tensor | None = None
+        self.h: Tensor | None = None
+
+    def __call__(self, v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
+        same = self.before is not None and self.h is not None and bool(torch.isclose(h, self.h, rtol=1e-6, atol=0.0))
+        after = self.before + 2 * h * v(x, t) if same and self.before is not None else rk4(v, x, t, h)
+        self.before, self.h = x, h
+        return after
+
+
+class Solution:
+    """Dense output of one adaptive solve: x(t) for any t in [t0, t1], without calling the velocity again."""
+
+    def __init__(self, dense: Callable[[Tensor], Tensor], t0: float, t1: float, like: Tensor):
+        self.dense, self.t0, self.t1, self.like = dense, t0, t1, like
+
+    @staticmethod
+    @torch.no_grad()
+    def solve(velocity: Velocity, x0: Tensor, t0: float, t1: float, tolerance: float) -> Solution:
+        from torchdiffeq import odeint_dense
+
+        v, sign = _batched(velocity), math.copysign(1.0, t1 - t0)  # backwards in time is forwards along −v
+        ends = (torch.tensor(sign * t, dtype=torch.float64, device=x0.device) for t in (t0, t1))
+        dense = odeint_dense(
+            lambda s, x: sign * v(x, sign * s), x0, *ends, rtol=tolerance, atol=tolerance, method="dopri5"
+        )
+        return Solution(lambda t: dense(sign * t), t0, t1, x0)
+
+    def __call__(self, t: Any) -> Tensor:
+        """State (n, *state) at a time, or (n, time, *state) at a vector of times."""
+        t = torch.as_tensor(t, dtype=torch.float64)
+        low, high = min(self.t0, self.t1), max(self.t0, self.t1)
+        if float(t.min()) < low - 1e-9 or float(t.max()) > high + 1e-9:
+            raise ValueError(
+                f"This solution covers [{low:g}, {high:g}]; asked for t from {float(t.min()):g} to {float(t.max()):g}."
+            )
+        states = [self.dense(s.clamp(low, high)).to(self.like.dtype) for s in t.reshape(-1)]
+        return states[0] if t.ndim == 0 else torch.stack(states, dim=1)
+
+
+def _check_bounded(states: Tensor, times: Tensor) -> None:
+    lost = ~torch.isfinite(states).flatten(2).all(dim=2)
+    if lost.any():
+        index, sample = (int(i) for i in lost.mT.nonzero()[0])
+        raise ValueError(
+            f"The flow ran away: sample {sample} is no longer finite at t = {float(times[index]):g}. "
+            "Take more `substeps`, or method 'rk4' or 'adaptive'; if it still does, the velocity itself is unstable."
+        )
+
+
+def _batched(velocity: Velocity) -> Velocity:
+    """The velocity as a function of a scalar time, in the state's type, for all samples at once."""
+    return lambda x, t: velocity(x, t.to(x.dtype).expand(len(x)))

@@ -1,0 +1,5 @@
+"""Worlds that can be simulated, with exact answers where they exist."""
+
+from phibe.systems.ou import OU, Gaussian
+
+__all__ = ["OU", "Gaussian"]

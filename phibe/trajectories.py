@@ -1,0 +1,301 @@
+"""Trajectories: discretely observed paths, validated once, cut into pairs and windows that never cross a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phibe.files import read_arrays, write_arrays
+
+
+class Pairs(NamedTuple):
+    """Transitions x → x + Δx: `x`, `dx` (n, *state); `t`, `dt` (n,)."""
+
+    x: Tensor
+    t: Tensor
+    dx: Tensor
+    dt: Tensor
+
+
+class Windows(NamedTuple):
+    """Runs of consecutive observations: `x` (n, width, *state); `t` (n, width)."""
+
+    x: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Trajectories:
+    """Paths of one process: `states` (path, time, *state), `times` (time,) or (path, time), `lengths` (path,) or None.
+
+    Times may be irregular and differ between paths. Ragged paths are padded at the end and carry `lengths`; what
+    stands in the padding is never read. Arrays of numpy (memory maps too), torch and xarray are taken as they are,
+    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times.
+    """
+
+    states: Tensor
+    times: Tensor
+    lengths: Tensor | None
+
+    def __init__(self, states: Any, times: Any = None, lengths: Any = None):
+        if times is None and hasattr(states, "dims"):
+            states, times = _from_xarray(states)
+        if times is None:
+            raise ValueError("`times` is missing. Pass the observation times, e.g. `Trajectories(states, times)`.")
+        self._set(
+            _tensor(states, "states"),
+            _tensor(times, "times").double(),
+            None if lengths is None else _whole(lengths),
+        )
+        _validate(self)
+
+    def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
+        for name, value in (("states", states), ("times", times), ("lengths", lengths)):
+            object.__setattr__(self, name, value)
+        return self
+
+    def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
+        """The same kind of object around parts of data that is already known to be valid."""
+        return Trajectories.__new__(Trajectories)._set(states, times, lengths)
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.states.shape[0]
+
+    def __repr__(self) -> str:
+        ragged = "" if self.lengths is None else f", ragged {int(self.lengths.min())}–{int(self.lengths.max())}"
+        own = "own times, " if self.times.ndim == 2 else ""
+        return (
+            f"Trajectories({len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}, "
+            f"{own}t from {self.interval[0]:g} to {self.interval[1]:g}, {self.states.dtype})"
+        )
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return tuple(self.states.shape[2:])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """First and last observed time over all paths."""
+        observed = self.times if self.times.ndim == 1 and self.lengths is None else self._path_times()[self._observed()]
+        return float(observed.min()), float(observed.max())
+
+    @property
+    def shared_times(self) -> bool:
+        """True when every path is observed on one grid (a ragged path on a beginning of it)."""
+        return self.times.ndim == 1
+
+    def _path_times(self) -> Tensor:
+        return self.times.expand(self.states.shape[:2])
+
+    def _observed(self, width: int = 1) -> Tensor:
+        """(path, time − width + 1): does a window of that width start here and stay inside the path?"""
+        starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
+        if self.lengths is None:
+            return torch.ones(len(self), len(starts), dtype=torch.bool, device=self.states.device)
+        return starts[None, :] + width <= self.lengths[:, None]
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, paths: int | slice | Tensor) -> Trajectories:
+        """The chosen paths, as a view where the choice is a slice; `data[7]` is still a `Trajectories`, of one path."""
+        if isinstance(paths, int):
+            paths = torch.tensor([range(len(self))[paths]], device=self.states.device)
+        times = self.times if self.times.ndim == 1 else self.times[paths]
+        return self._with(self.states[paths], times, None if self.lengths is None else self.lengths[paths])
+
+    def chunks(self, *, megabytes: float = 32) -> Iterator[Trajectories]:
+        """Blocks of whole paths of about that size, for one streaming pass over a memory map."""
+        per_path = self.states[0].numel() * self.states.element_size()
+        block = max(1, int(megabytes * 2**20 / per_path))
+        for start in range(0, len(self), block):
+            yield self[start : start + block]
+
+    def windows(self, width: int) -> Windows:
+        """Every run of `width` consecutive observations of one path."""
+        if not 2 <= width <= self.states.shape[1]:
+            raise ValueError(f"`width` must be from 2 to {self.states.shape[1]} observations; got {width}.")
+        inside = self._observed(width)
+        x = self.states.unfold(1, width, 1).movedim(-1, 2)[inside]
+        return Windows(x, self._path_times().unfold(1, width, 1)[inside].to(self.states.dtype))
+
+    def pairs(self) -> Pairs:
+        """Every transition between neighbouring observations, with its own `t` and `dt`."""
+        inside = self._observed(2)
+        times = self._path_times()
+        x, dx = self.states[:, :-1][inside], self.states.diff(dim=1)[inside]
+        t, dt = times[:, :-1][inside], times.diff(dim=1)[inside]
+        return Pairs(x, t.to(x.dtype), dx, dt.to(x.dtype))
+
+    def split(self, held_out: float = 0.2, *, seed: int = 0) -> tuple[Trajectories, Trajectories]:
+        """Training and held-out paths, drawn by path so that no path is in both."""
+        count = round(len(self) * held_out)
+        if not 0 < count < len(self):
+            raise ValueError(
+                f"`held_out` = {held_out} leaves {len(self) - count} training and {count} held-out paths of "
+                f"{len(self)}; both sides need one. Bring more paths or change `held_out`."
+            )
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.states.device)
+        return self[order[count:].sort().values], self[order[:count].sort().values]
+
+    def coarsen(self, k: int) -> Trajectories:
+        """Every k-th observation: the same paths, seen at a k times larger step."""
+        if k < 1 or self._shortest() <= k:
+            raise ValueError(
+                f"`coarsen({k})` must keep two observations of each path; the shortest has {self._shortest()}."
+            )
+        lengths = None if self.lengths is None else (self.lengths + k - 1) // k
+        return self._with(self.states[:, ::k], self.times[..., ::k], lengths)
+
+    def _shortest(self) -> int:
+        return self.states.shape[1] if self.lengths is None else int(self.lengths.min())
+
+    def to(self, *args: Any, **kwargs: Any) -> Trajectories:
+        """The same data on another device or in another floating type (times stay float64)."""
+        states = self.states.to(*args, **kwargs)
+        lengths = None if self.lengths is None else self.lengths.to(states.device)
+        return self._with(states, self.times.to(states.device), lengths)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write to `.npz` or `.zarr`; the name appears only once the whole file is on disk."""
+        arrays = {"states": self.states, "times": self.times}
+        if self.lengths is not None:
+            arrays["lengths"] = self.lengths
+        return write_arrays(path, {name: array.cpu().numpy() for name, array in arrays.items()})
+
+    @staticmethod
+    def open(path: str | Path) -> Trajectories:
+        """Read what `save` wrote."""
+        arrays = read_arrays(path)
+        if missing := {"states", "times"} - arrays.keys():
+            raise ValueError(f"{path} has no array named {sorted(missing)}; it holds {sorted(arrays)}.")
+        return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"))
+
+
+def _from_xarray(array: Any) -> tuple[Any, Any]:
+    if not isinstance(array.dims, tuple):
+        raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
+    if array.dims[:2] != ("path", "time") or "time" not in array.coords:
+        raise ValueError(
+            f"An xarray array needs dimensions ('path', 'time', …) and a `time` coordinate; got {array.dims}. "
+            "Rename and transpose first, or pass `times` yourself."
+        )
+    return array.data, np.asarray(array.coords["time"])
+
+
+def _tensor(array: Any, name: str) -> Tensor:
+    """A floating tensor around the array, sharing its memory when it is one of floats."""
+    array = array.detach() if isinstance(array, Tensor) else torch.from_numpy(_writable(array, name))
+    if array.is_complex():
+        raise ValueError(f"`{name}` must hold real numbers; got {array.dtype}. Pass `torch.view_as_real(x)`?")
+    return array if array.is_floating_point() else array.double()
+
+
+def _whole(lengths: Any) -> Tensor:
+    lengths = torch.as_tensor(_writable(lengths, "lengths"))
+    if not torch.equal(lengths, lengths.long()):
+        raise ValueError(f"`lengths` must be whole numbers of observations; got {lengths.tolist()[:8]}.")
+    return lengths.long()
+
+
+def _writable(array: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must be one array of numbers. Paths of different lengths? Pad them and pass `lengths`. ({error})"
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days first?"
+        )
+    if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if any(stride < 0 for stride in array.strides):
+        return np.array(array)
+    return array if array.flags.writeable else _private(array)
+
+
+def _private(array: np.ndarray) -> np.ndarray:
+    """The same numbers in memory that torch may call writable: a copy, or of (a view of) a map a copy-on-write one."""
+    root: Any = array
+    while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or root.filename is None:
+        return np.array(array)
+    twin = np.memmap(str(root.filename), np.uint8, "c", root.offset, (root.nbytes,))
+    start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return np.ndarray(array.shape, array.dtype, twin, start, array.strides)
+
+
+def _validate(data: Trajectories) -> None:
+    states, times, lengths = data.states, data.times, data.lengths
+    if states.ndim < 3 or states.numel() == 0:
+        raise ValueError(
+            f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. "
+            "One scalar path x(t)? Pass `x[None, :, None]`."
+        )
+    paths, steps = states.shape[:2]
+    if times.shape not in {(steps,), (paths, steps)}:
+        raise ValueError(
+            f"`times` must have shape ({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}; "
+            f"got {tuple(times.shape)}."
+        )
+    if lengths is not None and lengths.shape != (paths,):
+        raise ValueError(
+            f"`lengths` must have one entry for each of the {paths} paths; got shape {tuple(lengths.shape)}."
+        )
+    if lengths is not None and int(lengths.max()) > steps:
+        raise ValueError(
+            f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
+        )
+    if data._shortest() < 2:
+        path = 0 if lengths is None else int(lengths.argmin())
+        raise ValueError(
+            f"Each path needs at least two observations; path {path} has {data._shortest()}. Drop such paths first."
+        )
+    _check_times(data)
+    _check_finite(data)
+
+
+def _check_times(data: Trajectories) -> None:
+    times = data._path_times() if data.times.ndim == 2 or data.lengths is not None else data.times[None]
+    inside = data._observed(2)[: len(times)]
+    gaps = times.diff(dim=1)
+    bad = inside & ~((gaps > 0) & gaps.isfinite())
+    if bad.any():
+        path, index = (int(i) for i in bad.nonzero()[0])
+        a, b = float(times[path, index]), float(times[path, index + 1])
+        raise ValueError(
+            f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
+            f"{index + 1}. "
+            "Sort the observations and drop repeated times first?"
+        )
+
+
+def _check_finite(data: Trajectories) -> None:
+    """One pass of sums: a NaN or Inf anywhere makes its block's sum non-finite; only then is it searched for."""
+    start = 0
+    for block in data.chunks():
+        if not torch.isfinite(block.states.sum()):
+            bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
+            if bad.any():
+                path, index = (int(i) for i in bad.nonzero()[0])
+                raise ValueError(
+                    f"`states` must be finite; path {start + path} has {_first_bad(block.states[path, index])} at time "
+                    f"index {index}. Drop the path, cut it there (`lengths`), or fill the value."
+                )
+        start += len(block)
+
+
+def _first_bad(state: Tensor) -> float:
+    return float(state[~torch.isfinite(state)][0])
