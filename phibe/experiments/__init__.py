@@ -1,0 +1,7 @@
+"""The paper's experiments: one file each, with its presets and `run(preset) -> Report`."""
+
+from types import ModuleType
+
+from phibe.experiments import affine_ou, ou_theory
+
+EXPERIMENTS: dict[str, ModuleType] = {"ou_theory": ou_theory, "affine_ou": affine_ou}

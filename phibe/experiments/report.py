@@ -1,0 +1,97 @@
+"""Reports: what a run of an experiment measured, with all that is needed to run it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from phibe.files import copy, replacing, write_json
+
+PRESETS = ("smoke", "laptop", "paper")
+ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
+KEPT = ("config.json", "report.json", "weights.safetensors")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every number that the book, the README or an app shows of one run."""
+
+    experiment: str
+    preset: str
+    config: dict[str, Any]
+    results: dict[str, Any]
+    seconds: float
+    device: str
+    versions: dict[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.results[name]
+
+    @staticmethod
+    def open(folder: str | Path) -> Report:
+        path = Path(folder) / "report.json"
+        try:
+            return Report(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise ValueError(f"There is no report in {folder}. Run the experiment first: `phibe run NAME`.") from None
+        except (json.JSONDecodeError, TypeError) as error:
+            raise ValueError(f"{path} is not a report of this project: {error}") from error
+
+
+def record(
+    experiment: str,
+    preset: str,
+    config: Any,
+    measure: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]],
+    out: Path,
+) -> Report:
+    """Run `measure() -> (results, weights)`, time it, and leave config, weights and report in `out`, each file whole."""
+    began = time.perf_counter()
+    write_json(out / "config.json", asdict(config))
+    results, weights = measure()
+    if weights:
+        with replacing(out / "weights.safetensors") as partial:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
+    report = Report(
+        experiment, preset, asdict(config), results, round(time.perf_counter() - began, 1), "cpu", versions()
+    )
+    write_json(out / "report.json", asdict(report))
+    return report
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__.split("+")[0], "numpy": np.__version__}
+
+
+def committed(experiment: str) -> Report:
+    """The laptop report that comes with the project."""
+    return Report.open(ARTIFACTS / experiment)
+
+
+def committed_weights(experiment: str) -> dict[str, Tensor]:
+    return load_file(ARTIFACTS / experiment / "weights.safetensors")
+
+
+def keep(run: Path, experiment: str) -> None:
+    """Copy a run's small results under `artifacts/` and note their hashes in the manifest."""
+    for name in KEPT:
+        if (run / name).exists():
+            copy(run / name, ARTIFACTS / experiment / name)
+    files = sorted(path for path in ARTIFACTS.glob("*/*") if path.is_file())
+    write_json(ARTIFACTS / "manifest.json", {str(p.relative_to(ARTIFACTS)): _sha256(p) for p in files})
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

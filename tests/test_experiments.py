@@ -1,0 +1,109 @@
+"""Experiments: the smoke presets run every step; the committed results hold what the book says of them."""
+
+import hashlib
+import json
+import math
+
+import pytest
+import torch
+
+from phibe import OU, Flow
+from phibe.affine import flow_map, pushforward
+from phibe.experiments import EXPERIMENTS, affine_ou
+from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
+from phibe.linear import AffineField
+
+
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def smoke(request, tmp_path_factory):
+    out = tmp_path_factory.mktemp(request.param)
+    return out, EXPERIMENTS[request.param].run("smoke", out=out)
+
+
+def test_a_report_is_what_was_written(smoke):
+    out, report = smoke
+    assert Report.open(out) == json_round_trip(report)
+    assert json.loads((out / "config.json").read_text()) == json_round_trip(report).config
+
+
+def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
+    _, report = smoke
+    again = EXPERIMENTS[report.experiment].run("smoke", out=tmp_path)
+    assert again.results == report.results
+
+
+def test_another_seed_gives_other_numbers(tmp_path):
+    from dataclasses import replace
+
+    config = replace(affine_ou.CONFIGS["smoke"], orbit_horizon=16.0)
+    one, two = (affine_ou.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
+    assert one["nonreversible"]["covariance_error"] != two["nonreversible"]["covariance_error"]
+
+
+def test_opening_a_folder_without_a_report_says_so(tmp_path):
+    with pytest.raises(ValueError, match="no report"):
+        Report.open(tmp_path)
+    (tmp_path / "report.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a report"):
+        Report.open(tmp_path)
+
+
+def test_kept_results_are_in_the_manifest(smoke, tmp_path, monkeypatch):
+    out, report = smoke
+    monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
+    keep(out, report.experiment)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert f"{report.experiment}/report.json" in manifest
+
+
+def test_the_committed_files_are_those_of_the_manifest():
+    manifest = json.loads((ARTIFACTS / "manifest.json").read_text())
+    found = {str(p.relative_to(ARTIFACTS)) for p in ARTIFACTS.glob("*/*")}
+    assert found == set(manifest)
+    for name, digest in manifest.items():
+        assert hashlib.sha256((ARTIFACTS / name).read_bytes()).hexdigest() == digest, name
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_committed_report_is_of_the_current_laptop_preset(name):
+    from dataclasses import asdict
+
+    report = committed(name)
+    assert report.preset == "laptop"
+    assert report.config == json.loads(json.dumps(asdict(EXPERIMENTS[name].CONFIGS["laptop"])))
+
+
+def test_the_published_circulation_is_reproduced_from_ten_thousand_paths():
+    report = committed("affine_ou")
+    assert report.config["paths"] == 10_000
+    assert abs(report["nonreversible"]["period"] / (2 * math.pi * math.sqrt(11)) - 1) < 0.01
+    assert report["nonreversible"]["covariance_error"] < 0.03
+    assert report["nonreversible"]["uniform"]["covariance_error"][2] > 1.0  # a uniform step of 0.01 does not do it
+
+
+def test_the_committed_weights_give_the_committed_numbers():
+    """Stored as means over neighbouring times and integrated by RK4, they reach the same covariance at t = 15."""
+    weights = committed_weights("affine_ou")
+    ou = OU.nonreversible()
+    parts = (weights[f"nonreversible.{part}"].double() for part in ("times", "matrices", "offsets"))
+    field = AffineField(*parts)
+    ticks = torch.cat([torch.zeros(1, dtype=torch.float64), field.times[field.times < 15], torch.tensor([15.0])])
+    law = pushforward(ou.marginal(0.0), *flow_map(Flow(field).velocity, ticks, 2, method="rk4"))
+    B = ou.stationary().covariance
+    assert affine_ou.relative(law.covariance[-1], B) < 0.03
+    assert affine_ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another law
+
+
+def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
+    for process in ("reversible", "nonreversible"):
+        results = committed("ou_theory")[process]
+        for kind in ("affine", "basis"):
+            assert results[kind]["order_in_paths"] == pytest.approx(-0.5, abs=0.1)
+            assert results[kind]["order_in_step"] == pytest.approx(-0.5, abs=0.1)
+        assert all(order == pytest.approx(1.0, abs=0.1) for order in results["orders"].values())
+
+
+def json_round_trip(report: Report) -> Report:
+    from dataclasses import asdict
+
+    return Report(**json.loads(json.dumps(asdict(report))))
