@@ -6,8 +6,8 @@ LAB_FOLDER ?= notebooks
 LAB_OPTIONS ?=
 BIN := .venv/bin
 READY := .venv/.ready
-APPS = $(wildcard apps/*_explorer.py)
 CHAPTERS = $(wildcard notebooks/*.md)
+CHAPTER_FORMAT := $(BIN)/ruff format --config pyproject.toml --line-length 88 -
 CHAPTER_RULES := --config pyproject.toml --ignore E402,E501,B018
 
 .DEFAULT_GOAL := help
@@ -16,11 +16,8 @@ CHAPTER_RULES := --config pyproject.toml --ignore E402,E501,B018
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-serve: book  ## build the book if stale, then serve book and apps on http://localhost:5006
-	@echo "PhiBE-Flow is on http://localhost:$(PORT) (Ctrl-C stops it)"
-	@exec $(BIN)/panel serve $(APPS) --address localhost --port $(PORT) \
-	  --allow-websocket-origin localhost:$(PORT) --allow-websocket-origin 127.0.0.1:$(PORT) \
-	  --index apps/index.html --disable-index-redirect --plugins apps.routes --static-dirs book=_build/html
+serve: $(READY)  ## build the book if stale, then serve book and apps on http://localhost:5006
+	@exec $(BIN)/phibe serve --port $(PORT)
 
 test: lint browser  ## run every check: format, lint, types, tests, strict book build, real browser
 	$(BIN)/python -m pytest
@@ -41,14 +38,16 @@ bench: $(READY)  ## run the benchmarks; each prints JSON
 lint: $(READY)  ## check format, lint and types, in the chapters too
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/jupytext --quiet --check '$(BIN)/ruff format --quiet --check --config pyproject.toml {}' $(CHAPTERS)
+	@rm -rf _build/lint && mkdir -p _build/lint && cp $(CHAPTERS) _build/lint/
+	@$(BIN)/jupytext --quiet --pipe '$(CHAPTER_FORMAT)' _build/lint/*.md
+	@for page in $(CHAPTERS); do diff -u $$page _build/lint/$${page##*/} || { echo "$$page: run make format" >&2; exit 1; }; done
 	$(BIN)/jupytext --quiet --check '$(BIN)/ruff check --quiet $(CHAPTER_RULES) {}' $(CHAPTERS)
 	$(BIN)/mypy phibe
 
 format: $(READY)  ## put the code, in the chapters too, into shape
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
-	$(BIN)/jupytext --quiet --pipe '$(BIN)/ruff format --config pyproject.toml -' $(CHAPTERS)
+	$(BIN)/jupytext --quiet --pipe '$(CHAPTER_FORMAT)' $(CHAPTERS)
 
 clean:  ## remove the built book and all caches; .venv and runs/ stay
 	rm -rf _build .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

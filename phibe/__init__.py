@@ -4,14 +4,17 @@ from phibe.flow import Flow
 from phibe.linear import fit_affine, fit_basis
 from phibe.objectives import OBJECTIVES, isotropic, phibe, regression
 from phibe.systems import OU
+from phibe.training import FitConfig, fit
 from phibe.trajectories import Trajectories
 
 __version__ = "0.1.0"
 __all__ = [
     "OBJECTIVES",
     "OU",
+    "FitConfig",
     "Flow",
     "Trajectories",
+    "fit",
     "fit_affine",
     "fit_basis",
     "isotropic",

@@ -96,7 +96,7 @@ def _solve_affine(moments: AffineMoments, objective: str, noise: float | None) -
     if objective == "isotropic":
         right += 0.5 * (moments.noise() if noise is None else noise) * torch.eye(d, dtype=torch.float64)
     gram = moments.zz[:, :d, :d] / n
-    inverse, rank = _pseudo_inverse(gram - mean @ mean.mT, floor=1e-13 * gram.diagonal(dim1=1, dim2=2))
+    inverse, rank = _pseudo_inverse(gram - mean @ mean.mT, floor=1e-11 * gram.diagonal(dim1=1, dim2=2))
     if (deficient := rank < d).any():
         where = ", ".join(f"t = {float(t):g}" for t in moments.times[deficient][:3])
         warnings.warn(

@@ -12,7 +12,8 @@ import holoviews as hv
 import numpy as np
 import torch
 from bokeh.layouts import column, row
-from bokeh.models import Column, CustomJS, CustomJSTickFormatter, Slider, Toggle
+from bokeh.models import Column, CustomJS, CustomJSTickFormatter
+from bokeh.models.widgets import Slider, Toggle
 from bokeh.themes import Theme
 from torch import Tensor
 
@@ -186,6 +187,14 @@ def arrows(
     return hv.VectorField(data, ["x₁", "x₂"], ["angle", "length"], label=label).opts(
         color=color(label), magnitude="length", alpha=0.7, pivot="tail", rescale_lengths=True
     )
+
+
+def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Contours:
+    """The velocity at time t as arrows from points (n, 2), `scale` units of the plane long for each unit of speed."""
+    v = scale * velocity(points, torch.full((len(points),), t, dtype=points.dtype))
+    side = 0.15 * torch.stack([-v[:, 1], v[:, 0]], dim=1)
+    tip, neck = points + v, points + 0.7 * v
+    return _lines(torch.stack([points, tip, neck + side, tip, neck - side], dim=1), label)
 
 
 def cloud(data: Trajectories, index: int, label: str, *, law: Any = None, tails: int = 12, tail: int = 8) -> list[Any]:

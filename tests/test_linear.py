@@ -188,6 +188,8 @@ def test_the_isotropic_fit_uses_a_known_or_an_estimated_noise():
     estimated = fit_affine(data, "isotropic").velocity
     same = fit_affine(data, "isotropic", noise=estimate_noise(data)).velocity
     torch.testing.assert_close(estimated.matrices, same.matrices, rtol=1e-10, atol=1e-10)
+    spread = Trajectories(data.states, data.times.expand(len(data), 2))
+    torch.testing.assert_close(fit_affine(spread, "isotropic").velocity.matrices, same.matrices, rtol=1e-9, atol=1e-9)
     C = torch.linalg.inv(ou.marginal(t).covariance)
     drift = (torch.linalg.matrix_exp(ou.A * step) - torch.eye(2, dtype=torch.float64)) / step
     assert float((known.matrices[0] - (drift + 0.25 * C)).norm()) < 0.1
@@ -224,7 +226,7 @@ def _recentred(moments, shift):
 
 @pytest.mark.parametrize(
     ("paths", "steps", "d"),
-    [*((300, steps, d) for steps in (2, 3, 8) for d in (1, 2, 3, 7)), (20, 4500, 1), (20, 4500, 2)],
+    [*((300, steps, d) for steps in (2, 3, 8) for d in (1, 2, 3, 7, 130)), (20, 700, 1), (20, 700, 2)],
 )
 def test_fast_and_general_sums_agree(paths, steps, d):
     times = torch.arange(steps, dtype=torch.float64) ** 1.5 / 50
@@ -275,6 +277,9 @@ def test_ragged_and_irregular_data_give_the_answer_of_the_regular_data_they_enco
     torch.testing.assert_close(found.times, expected.times)
     torch.testing.assert_close(found.matrices, expected.matrices, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(found.offsets, expected.offsets, rtol=1e-8, atol=1e-8)
+    knotted = [fit_affine(d, objective, knots=[0.2, 0.3, 0.4], **OPTIONS[objective]).velocity for d in (data, other)]
+    torch.testing.assert_close(knotted[1].matrices, knotted[0].matrices, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(knotted[1].offsets, knotted[0].offsets, rtol=1e-7, atol=1e-7)
     basis = lift(in_time(polynomials(2), real([0.2, 0.4])))
     expected, found = (fit_basis(d, basis, objective, **OPTIONS[objective]).velocity for d in (data, other))
     torch.testing.assert_close(found.gram, expected.gram, rtol=1e-10, atol=1e-10)

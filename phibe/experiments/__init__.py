@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from phibe.experiments import affine_ou, ou_theory
+from phibe.experiments import affine_ou, ou, ou_theory
 
-EXPERIMENTS: dict[str, ModuleType] = {"ou_theory": ou_theory, "affine_ou": affine_ou}
+EXPERIMENTS: dict[str, ModuleType] = {"ou_theory": ou_theory, "affine_ou": affine_ou, "ou": ou}

@@ -27,9 +27,9 @@ PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}
 
 @dataclass(frozen=True)
 class Config:
-    """Observation times start `first_step` apart and stretch by e^{`stretch`·t} up to `last_step`: the raw second moment
-    asks for small steps while the mean moves fast, and is content with larger ones later. The non-reversible process is
-    followed to `orbit_horizon`, a few turns, to measure its period."""
+    """Observation times start `first_step` apart and stretch by e^{`stretch`·t} up to `last_step`: the raw second
+    moment asks for small steps while the mean moves fast, and for less later. The non-reversible process
+    is followed to `orbit_horizon`, a few turns, to measure its period."""
 
     paths: int = 10_000
     first_step: float = 2.5e-5

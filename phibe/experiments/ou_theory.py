@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from phibe import theory
 from phibe.bases import lift, polynomials
-from phibe.experiments.report import Report, record
+from phibe.experiments.report import Report, rate, record
 from phibe.flow import Flow
 from phibe.linear import AffineField, fit_affine, fit_basis
 from phibe.systems import OU
@@ -170,8 +170,3 @@ def _basis_spread(ou: OU, paths: int, h: float, config: Config) -> float:
         )
         squares.append(float(gap.square().sum(1).mean()))
     return float(np.sqrt(np.mean(squares)))
-
-
-def rate(sizes: Any, errors: Any) -> float:
-    """The least-squares slope of log error against log size."""
-    return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])

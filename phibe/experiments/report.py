@@ -57,7 +57,7 @@ def record(
     measure: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]],
     out: Path,
 ) -> Report:
-    """Run `measure() -> (results, weights)`, time it, and leave config, weights and report in `out`, each file whole."""
+    """Run `measure() -> (results, weights)`, time it, leave config, weights and report in `out`, each file whole."""
     began = time.perf_counter()
     write_json(out / "config.json", asdict(config))
     results, weights = measure()
@@ -73,6 +73,11 @@ def record(
 
 def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__.split("+")[0], "numpy": np.__version__}
+
+
+def rate(sizes: Any, errors: Any) -> float:
+    """The least-squares slope of log error against log size."""
+    return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
 def committed(experiment: str) -> Report:

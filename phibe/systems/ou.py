@@ -106,7 +106,7 @@ class OU:
         doublings = max(0, math.ceil(math.log2(longest))) if longest > 0 else 0
         block = torch.zeros(2 * d, 2 * d, dtype=torch.float64)
         block[:d, :d], block[:d, d:], block[d:, d:] = -self.A, self.S @ self.S.mT, self.A.mT
-        exponential = torch.linalg.matrix_exp(block * (step / 2**doublings)[..., None, None])
+        exponential = _exponential(block * (step / 2**doublings)[..., None, None])
         propagator = exponential[..., d:, d:].mT
         noise = propagator @ exponential[..., :d, d:]
         for _ in range(doublings):
@@ -217,6 +217,13 @@ class OU:
 def _apply(matrix: Tensor, x: Tensor) -> Tensor:
     """matrix · x for one matrix or a batch of them; x (..., d)."""
     return (matrix @ x[..., None])[..., 0]
+
+
+def _exponential(matrix: Tensor) -> Tensor:
+    """e^M for one matrix or a batch. A lone one is sent with a twin: for it alone torch is only good to 1e-10 (its
+    degree-8 polynomial has a wrong coefficient, pytorch issue 196592)."""
+    batch = matrix.reshape(-1, *matrix.shape[-2:])
+    return torch.linalg.matrix_exp(torch.cat([batch, batch[:1]]))[: len(batch)].reshape(matrix.shape)
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -1,0 +1,156 @@
+"""Watch a probability flow carry particles through the laws of a stochastic process, and see where a fit goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+import panel as pn
+import param
+import torch
+from flow_frames import FRAMES, Columns, Setting, frames
+from flow_stage import ARROWS, CAMERAS, Stage
+from flow_words import equations, failure, reading, stability
+from in_browser import Buttons, copy_link, player
+from theme import HALF, TALL, from_url, heading, place, prose, serve, to_url, wrap
+
+from phibe.flow import METHODS
+from phibe.objectives import OBJECTIVES
+
+DRIFT, NOISE = ("a11", "a12", "a21", "a22"), ("s11", "s21", "s22")
+DATA = ("paths", "observations", "horizon", "seed", "estimator", "knots", "integrator")
+SETTINGS = ("process", *DRIFT, *NOISE, *DATA)
+LOOK = ("arrows", "camera")
+WIDE = {"sizing_mode": "stretch_width"}
+
+
+def _entry(default: float, low: float, high: float, label: str) -> param.Number:
+    return param.Number(default, bounds=(low, high), step=0.1, label=label)
+
+
+class FlowExplorer(pn.viewable.Viewer):
+    """The parameters in SETTINGS decide what is computed, on the server; those in LOOK what the browser draws of it."""
+
+    process = param.Selector(default="non-reversible", objects=["non-reversible", "reversible", "custom"])
+    a11, a12 = _entry(-2, -4, 4, "A₁₁"), _entry(-1, -4, 4, "A₁₂")
+    a21, a22 = _entry(-1, -4, 4, "A₂₁"), _entry(-2, -4, 4, "A₂₂")
+    s11, s21, s22 = _entry(1, 0.1, 2, "S₁₁"), _entry(0, -2, 2, "S₂₁"), _entry(0.7, 0.1, 2, "S₂₂")
+    paths = param.Selector(default=1000, objects=[30, 100, 300, 1000, 3000], label="Paths")
+    observations = param.Selector(
+        default=4800, objects=[12, 24, 60, 120, 240, 600, 1200, 2400, 4800], label="Observations"
+    )
+    horizon = param.Number(10.0, bounds=(1, 25), step=0.5, label="Horizon T")
+    seed = param.Integer(0, bounds=(0, 999), label="Seed")
+    estimator = param.Selector(default="phibe", objects=[*OBJECTIVES, "exact"], label="Estimator")
+    knots = param.Selector(
+        default=30, objects={"10": 10, "30": 30, "100": 100, "each time": 0}, label="Knots of the field in time"
+    )
+    integrator = param.Selector(default="rk4", objects=list(METHODS), label="Integrator")
+    arrows = param.Selector(default="fitted", objects=list(ARROWS), label="Velocity arrows")
+    camera = param.Selector(default="follow", objects=list(CAMERAS), label="Camera")
+    frame = param.Integer(0, bounds=(0, FRAMES - 1), doc="Where a link opens; from there the browser moves on alone.")
+    shown = param.Tuple(length=2, doc="The setting on the screen and its frames.")
+
+    def __init__(self, **values):
+        super().__init__(**values)
+        self.shown = (self.setting(), frames(self.setting()))
+        self.stage = Stage(self.shown[1], self.estimator, frame=self.frame, arrows=self.arrows, camera=self.camera)
+        self.player = player(FRAMES, self.stage.look)
+        self.problem = prose("", visible=False)
+        self.figures = self._figures()
+
+    def setting(self) -> Setting:
+        """What the parameters ask for; the sliders of a custom process count only when it is chosen."""
+        values = {name: getattr(self, name) for name in ("process", *DATA)}
+        if self.process != "custom":
+            return Setting(**values)
+        drift, noise = ((self.a11, self.a12), (self.a21, self.a22)), ((self.s11, 0.0), (self.s21, self.s22))
+        return Setting(drift=drift, noise=noise, **values)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    @param.depends(*SETTINGS, watch=True)
+    async def _compute(self) -> None:
+        """New frames, worked out beside the server's loop; the old ones stay on the screen until then."""
+        setting, columns, trouble = self.setting(), None, ""
+        self.figures.loading = True
+        try:
+            columns = await asyncio.to_thread(frames, setting)
+        except Exception as problem:
+            logging.exception("%s could not be computed", setting)
+            trouble = failure(problem)
+        pn.state.execute(partial(self._show, setting, columns, trouble), schedule=True)  # figures want Bokeh's lock
+
+    def _show(self, setting: Setting, columns: Columns | None, trouble: str) -> None:
+        if setting != self.setting():
+            return  # a later call is on its way
+        if columns is not None:
+            self.stage.show(columns, setting.estimator)
+            self.shown = (setting, columns)
+        self.problem.param.update(object=trouble, visible=bool(trouble))
+        self.figures.loading = False
+
+    # -- what is seen ----------------------------------------------------------------------------------------------
+
+    @param.depends("process", *DRIFT, *NOISE, "horizon")
+    def stability(self) -> str:
+        return stability(self.setting())
+
+    @param.depends("shown")
+    def reading(self) -> str:
+        return reading(*self.shown)
+
+    @param.depends("shown")
+    def key(self) -> str:
+        return self.stage.key(self.shown[0].estimator)
+
+    @param.depends("shown")
+    def equations(self) -> str:
+        return equations(self.shown[0])
+
+    def controls(self) -> pn.Column:
+        custom = self.param.process.rx() == "custom"
+        matrices = (self._row(pn.widgets.FloatSlider, *names) for names in (DRIFT[:2], DRIFT[2:], NOISE))
+        return pn.Column(
+            heading("Process"),
+            Buttons.from_param(self.param.process, **WIDE),
+            pn.Column(*matrices, visible=custom, **WIDE),
+            prose(self.stability, css_classes=["small"]),
+            heading("Data"),
+            self._row(pn.widgets.Select, "paths", "observations"),
+            self._row(pn.widgets.FloatSlider, "horizon"),
+            self._row(pn.widgets.IntSlider, "seed"),
+            heading("Flow"),
+            self._row(pn.widgets.Select, "estimator", "integrator"),
+            self._row(pn.widgets.Select, "knots"),
+            heading("Arrows"),
+            self._buttons("arrows"),
+            heading("Camera"),
+            self._buttons("camera"),
+            copy_link(self.stage.look),
+            **WIDE,
+        )
+
+    def _row(self, kind: type[pn.widgets.Widget], *names: str) -> pn.Row:
+        return pn.Row(*(kind.from_param(self.param[name], **WIDE) for name in names), **WIDE)
+
+    def _buttons(self, name: str) -> Buttons:
+        return Buttons.from_param(self.param[name], **WIDE).steer(self.stage.look, name, "active")
+
+    def _figures(self) -> pn.Row:
+        errors = (place(plot, HALF) for plot in self.stage.errors)
+        plane = pn.Column(prose(self.key, margin=(0, 10)), place(self.stage.plane, TALL), self.player)
+        return wrap(plane, pn.Column(*errors), basis=(500, 300))
+
+    def __panel__(self) -> pn.Column:
+        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 300))
+        return pn.Column(self.problem, self.figures, words, **WIDE)
+
+
+if pn.state.served:
+    torch.set_num_threads(1)  # many small operations, several sessions
+    pn.extension(throttled=True, respect_explicit_sizing=True)
+    app = FlowExplorer(**from_url(FlowExplorer, [*SETTINGS, *LOOK, "frame"]))
+    to_url(app, [*SETTINGS, *LOOK])
+    serve("Flow explorer", controls=app.controls(), main=app)

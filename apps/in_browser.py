@@ -1,0 +1,109 @@
+"""What the apps do in the browser alone: a player, buttons that only redraw, and a link to what is on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import panel as pn
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource, CustomJS, Model
+
+HERE = Path(__file__).parent
+CALM = "if (matchMedia('(prefers-reduced-motion: reduce)').matches) { player.direction = 0 }"
+AGAIN = "if (cb_obj.direction == 1 && cb_obj.value >= cb_obj.end) { cb_obj.value = cb_obj.start }"
+COPY = """
+const [url, button] = [new URL(window.location), cb_obj.origin]
+url.searchParams.set("frame", look.data.frame[0])
+const say = (text) => { button.label = text; setTimeout(() => { button.label = "Copy link" }, 1500) }
+const copied = navigator.clipboard?.writeText(url.href) ?? Promise.reject()
+copied.then(() => say("Copied"), () => window.prompt("Copy this address", url.href))
+"""
+
+
+def unsynced(model: Model) -> Model:
+    """The model, with what scripts change on it kept in the browser."""
+    model.syncable = False
+    return model
+
+
+def look_at(**values: int) -> ColumnDataSource:
+    """What the browser shows, one number a column: widgets change it there, and a figure's script draws it."""
+    return unsynced(ColumnDataSource(data={name: [value] for name, value in values.items()}))
+
+
+class Scripted:
+    """A widget with `scripts` for its Bokeh model's properties and events, and perhaps kept from telling the server.
+
+    They are attached when the model is made: `jscallback` makes Bokeh walk the whole document for each.
+    """
+
+    scripts: ClassVar[dict[str, CustomJS]] = {}
+    private = False
+
+    def _get_model(self, doc: Document, *args: Any, **kwargs: Any) -> Model:
+        model = super()._get_model(doc, *args, **kwargs)  # type: ignore[misc]
+        for name, script in self.scripts.items():
+            attach = model.js_on_change if name in model.properties() else model.js_on_event
+            attach(name, script)
+        return unsynced(model) if self.private else model
+
+    def steer(self, look: ColumnDataSource, column: str, name: str) -> Any:
+        """Let a property of the model set a column of `look`, in the browser."""
+        code = f"look.data.{column}[0] = cb_obj.{name}; look.change.emit()"
+        self.scripts = {**self.scripts, name: CustomJS(args={"look": look}, code=code)}
+        return self
+
+
+class Buttons(Scripted, pn.widgets.RadioButtonGroup):
+    """One of a few, side by side and narrow enough for a sidebar."""
+
+    def __init__(self, **options: Any):
+        look = {
+            "button_type": "primary",
+            "button_style": "outline",
+            "stylesheets": [".bk-btn { padding: .35rem .2rem }"],
+        }
+        super().__init__(**{**look, **options})
+
+
+class Player(Scripted, pn.widgets.Player):
+    """A play button and a slider. Where it stands is the browser's business; it waits for who prefers no motion."""
+
+    private = True
+
+    def _get_model(self, doc: Document, *args: Any, **kwargs: Any) -> Model:
+        model = super()._get_model(doc, *args, **kwargs)
+        doc.js_on_event("document_ready", CustomJS(args={"player": model}, code=CALM))
+        return model
+
+
+class Button(Scripted, pn.widgets.Button):
+    """A button that acts in the browser."""
+
+
+def player(frames: int, look: ColumnDataSource) -> Player:
+    """A player of the frames, from the one that `look` names, which it starts to play if that is the first."""
+    frame = look.data["frame"][0]
+    widget = Player(
+        start=0,
+        end=frames - 1,
+        value=frame,
+        direction=int(frame == 0),
+        interval=50,
+        show_loop_controls=False,
+        visible_buttons=["play", "pause"],
+        stylesheets=[(HERE / "player.css").read_text("utf8")],
+        sizing_mode="stretch_width",
+        height=46,
+        margin=(0, 10),
+    )
+    widget.scripts = {"direction": CustomJS(code=AGAIN)}
+    return widget.steer(look, "frame", "value")
+
+
+def copy_link(look: ColumnDataSource) -> Button:
+    """A button that copies the page's address, with the frame that is on the screen."""
+    button = Button(name="Copy link", sizing_mode="stretch_width")
+    button.scripts = {"button_click": CustomJS(args={"look": look}, code=COPY)}
+    return button

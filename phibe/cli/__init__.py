@@ -1,0 +1,60 @@
+"""The command line: `phibe COMMAND …`. An error is one line on stderr and exit code 2, Ctrl-C is exit code 130."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from phibe.cli import data, experiments
+from phibe.cli.options import closest
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "check": data.check,
+    "fit": data.train,
+    "generate": data.generate,
+    "list": experiments.list_all,
+    "run": experiments.run,
+    "artifacts": experiments.artifacts,
+    "serve": experiments.serve,
+}
+
+HELP = """phibe: probability flows from discretely observed stochastic trajectories
+
+  phibe check DATA            what is in a file of trajectories (.npz, .zarr), or in the folder of a run
+  phibe fit DATA              train a velocity network on it; a run that was stopped goes on
+  phibe generate RUN          trajectories of a fitted flow
+  phibe list                  the experiments of the paper, and what each measures
+  phibe run NAME              run one: --preset smoke (seconds), laptop (minutes), paper (the published sizes)
+  phibe artifacts             run all of them at laptop scale and renew artifacts/
+  phibe serve                 the book and the apps on http://localhost:5006
+
+Your own trajectories, from the file to new ones:
+  phibe check data.npz
+  phibe fit data.npz --network mlp --steps 5000 --patience 10 --out runs/mine
+  phibe generate runs/mine --paths-of data.npz --times 0:1:0.1 --out made.npz
+
+A data.npz has `states` (path, time, *state) and `times` (time,): `Trajectories(states, times).save("data.npz")`.
+`phibe COMMAND --help` explains the options of a command, `--print-config` prints them as a file for `--config`."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of `phibe`: run the command and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(HELP)
+        elif arguments[0] in COMMANDS:
+            COMMANDS[arguments[0]](arguments[1:])
+        else:
+            raise ValueError(
+                f"there is no command {arguments[0]!r}{closest(arguments[0], COMMANDS)}. See `phibe --help`."
+            )
+    except SystemExit as stop:  # after --help and --print_config
+        return int(stop.code or 0)
+    except (ValueError, OSError, ArithmeticError) as error:
+        print(f"phibe: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("phibe: interrupted", file=sys.stderr)
+        return 130
+    return 0

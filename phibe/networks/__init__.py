@@ -1,0 +1,36 @@
+"""Velocity networks: modules called as v(x, t), smooth in x, in the coordinates of the data.
+
+Shapes everywhere: x (n, *state), t (n,) → (n, *state). All use smooth activations and GroupNorm only, since the
+objectives differentiate the velocity in x. `build` makes one from its name and `arguments`, which each network
+remembers, so that a saved configuration and a file of weights are enough to have it back. Any other module may take
+their place: `check_network` says whether it will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phibe.networks.checks import check_network
+from phibe.networks.mlp import ACTIVATIONS, MLP, Network, ResidualMLP
+from phibe.networks.normalised import Normalised
+from phibe.networks.unet import UNet
+
+__all__ = ["ACTIVATIONS", "MLP", "NETWORKS", "Network", "Normalised", "ResidualMLP", "UNet", "build", "check_network"]
+
+NETWORKS: dict[str, type[Network]] = {"mlp": MLP, "residual": ResidualMLP, "unet": UNet}
+
+
+def build(name: str, state_shape: Sequence[int], **arguments: Any) -> Network:
+    """The network of that name, fresh: `build("mlp", (2,), width=64)`, or from a saved `net.arguments`."""
+    if name not in NETWORKS:
+        raise ValueError(f"`network` must be one of {', '.join(NETWORKS)}; got {name!r}.")
+    try:
+        return NETWORKS[name](state_shape, **arguments)
+    except TypeError as error:
+        known = NETWORKS[name].__init__.__kwdefaults__ or {}
+        if unknown := arguments.keys() - known.keys():
+            raise ValueError(
+                f"The network {name!r} has no argument {', '.join(sorted(unknown))}; it takes {', '.join(known)}."
+            ) from error
+        raise

@@ -1,0 +1,208 @@
+"""Checks: is a network fit for an objective that differentiates it in x, and are its parameter gradients right?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import batchnorm, instancenorm, pooling
+
+from phibe.networks.derivatives import check_gradient, check_kinks, fixed
+from phibe.objectives import find_objective, phibe, regression
+
+WITHOUT_JACOBIAN = {"regression", "symmetric"}
+
+_KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
+_WRONG = "torch gives it wrong parameter gradients under forward-mode differentiation (the value is right, no error)"
+_MIXED = f"in training it mixes the samples of a batch, and {_WRONG}"
+_SMOOTH = "nn.SiLU, nn.GELU or nn.Tanh"
+
+REFUSED: list[tuple[tuple[type[nn.Module], ...], str, str]] = [
+    ((nn.LayerNorm,), _WRONG, "nn.RMSNorm or nn.GroupNorm"),
+    ((instancenorm._InstanceNorm,), _WRONG, "nn.GroupNorm(channels, channels), which computes the same"),
+    ((batchnorm._BatchNorm,), _MIXED, "nn.GroupNorm, or freeze it with `.eval()`"),
+    ((nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.SELU), _KINK, _SMOOTH),
+    ((nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold), _KINK, _SMOOTH),
+    ((pooling._MaxPoolNd, pooling._AdaptiveMaxPoolNd), _KINK, "nn.AvgPool2d or a strided convolution"),
+    ((nn.FractionalMaxPool2d, nn.FractionalMaxPool3d), _KINK, "nn.AvgPool2d or a strided convolution"),
+]
+"""Modules that objectives with a Jacobian cannot take: which, why, and what to use instead."""
+
+
+def check_network(
+    network: nn.Module, x: Tensor, t: Tensor | None = None, *, objective: str = "phibe", seed: int = 0
+) -> float:
+    """Largest relative error of the objective's parameter gradient against central differences; ValueError if the
+    network will not do, naming the module, the reason and the replacement.
+
+    Any module called as v(x, t) may be checked on a few states x (n, *state), t (n,) of the data. It is left as it is:
+    the numbers come from a float64 copy, a few states and a fixed seed (so dropout is welcome). On the meta device,
+    where there are no numbers, the answer is nan.
+    """
+    find_objective(objective)
+    jacobian = objective not in WITHOUT_JACOBIAN
+    t = torch.linspace(0, 1, len(x), dtype=x.dtype, device=x.device) if t is None else t
+    _check_input(network, x, t)
+    few = 8 if x[0].numel() <= 64 else 2
+    x, t = x[:few].detach(), t[:few].detach()
+    if jacobian:
+        _check_modules(network)
+    with fixed(x, seed):
+        _check_call(network, x, t)
+        if x.is_meta:
+            return float("nan")
+        device = x.device if x.is_cuda else torch.device("cpu")  # not every device has float64
+        x, t = (part.to(device, torch.float64) for part in (x, t))
+        twin = _float64_copy(network, device)
+        dx = torch.randn(x.shape, dtype=x.dtype).to(device) * _spread(x)
+        with _explained(twin, "its float64 copy"):
+            _check_samples(twin, x, t)
+            if jacobian:
+                check_kinks(twin, x, t, dx)
+            return check_gradient(twin, x, t, dx, phibe if jacobian else regression)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Standard deviation of each coordinate; where there is none, the size of the states, or one."""
+    spread, size = x.std(0, correction=0), x.abs().mean()
+    return torch.where(spread > 0, spread, size if size > 0 else 1.0)
+
+
+# -- what can be seen without numbers ------------------------------------------------------------------------------
+
+
+def _check_input(network: nn.Module, x: Tensor, t: Tensor) -> None:
+    if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
+        raise ValueError(
+            f"`x` must be floats (n, *state) and `t` (n,); got {x.dtype} {tuple(x.shape)} and {tuple(t.shape)}."
+        )
+    if not any(p.requires_grad for p in network.parameters()):
+        raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
+
+
+def _check_modules(network: nn.Module) -> None:
+    for path, module in network.named_modules():
+        for kinds, reason, replacement in REFUSED:
+            if isinstance(module, kinds) and not _frozen(module):
+                raise ValueError(
+                    f"{_name(path, module)} cannot be used with an objective that differentiates the velocity: "
+                    f"{reason}. Use {replacement} instead, or objective='regression'."
+                )
+
+
+def _frozen(module: nn.Module) -> bool:
+    """A batch normalisation that only applies its stored mean and variance: an affine map, and harmless."""
+    return isinstance(module, batchnorm._BatchNorm) and not module.training and module.running_mean is not None
+
+
+def _check_call(network: nn.Module, x: Tensor, t: Tensor) -> None:
+    x, before = x.clone(), x
+    where = f"x {tuple(x.shape)}, {x.dtype} on {x.device}, t {tuple(t.shape)}"
+    twin = _copy(network)  # so that statistics kept in buffers stay as they were
+    with torch.no_grad(), _explained(twin, where):
+        v = twin(x, t.clone())
+    _check_output(v, x)
+    if x.is_meta:
+        return
+    if not torch.equal(x, before):
+        raise ValueError("The network changes x in place, and with it the data. Replace e.g. `x += a` by `x = x + a`.")
+    if not torch.isfinite(v).all():
+        sample = int((~torch.isfinite(v.flatten(1)).all(1)).nonzero()[0])
+        raise ValueError(f"The velocity of sample {sample} is not finite. A log, root or division? States too large?")
+
+
+def _check_output(v: Any, x: Tensor) -> None:
+    if not isinstance(v, Tensor) or v.shape != x.shape:
+        got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
+        raise ValueError(f"A velocity must have the shape of the state: {tuple(x.shape)} was needed, got {got}.")
+    if v.dtype != x.dtype or v.device != x.device:
+        raise ValueError(
+            f"A velocity must be {x.dtype} on {x.device}, as the state is; got {v.dtype} on {v.device}. "
+            "A tensor made inside `forward`? Give it `dtype=x.dtype, device=x.device`."
+        )
+
+
+@contextmanager
+def _explained(network: nn.Module, where: str) -> Iterator[None]:
+    """Errors raised inside the network become ValueErrors that name the module they come from and the likely fix."""
+    inside: list[str] = []
+    handles = []
+    for path, module in network.named_modules():
+        enter, leave = partial(_enter, inside, path), partial(_leave, inside)
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        yield
+    except (RuntimeError, TypeError, IndexError) as error:
+        message = str(error).split("\n")[0].rstrip(".")
+        place = inside[-1] if inside else type(network).__name__
+        raise ValueError(f"{place} failed on {where}: {message}. {_hint(message)}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _enter(inside: list[str], path: str, module: nn.Module, _: Any) -> None:
+    inside.append(_name(path, module))
+
+
+def _leave(inside: list[str], *_: Any) -> None:
+    inside.pop()
+
+
+def _hint(message: str) -> str:
+    if "attention" in message and "forward AD" in message:
+        return (
+            "The fused attention kernels have no forward-mode derivative: put the call inside "
+            "`with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):`."
+        )
+    if "forward AD" in message or "jvp" in message:
+        return "torch cannot differentiate this operation forward: write it with others, or use objective='regression'."
+    if "in-place" in message or "inplace" in message:
+        return "Write it without the in-place operation."
+    if "dtype" in message or "device" in message:
+        return "Weights, constants and data must share one dtype and device: `net.to(x.device, x.dtype)`."
+    return "A velocity is called as v(x, t) with x (n, *state) and t (n,)."
+
+
+def _name(path: str, module: nn.Module) -> str:
+    return f"`{path}` ({type(module).__name__})" if path else type(module).__name__
+
+
+def _copy(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{type(network).__name__} cannot be copied: {error} Does it keep a tensor of an earlier call? Detach it."
+        ) from error
+
+
+def _float64_copy(network: nn.Module, device: torch.device) -> nn.Module:
+    """A copy in which no parameter is all zero: a last layer that starts at zero would hide errors behind it."""
+    twin = _copy(network).to(device, torch.float64)
+    with torch.no_grad():
+        for p in twin.parameters():
+            if p.numel() and not p.any():
+                p.normal_(std=max(1, p.shape[1:].numel()) ** -0.5)
+    return twin
+
+
+@torch.no_grad()
+def _check_samples(network: nn.Module, x: Tensor, t: Tensor) -> None:
+    """Each sample has a velocity of its own, whatever else is in the batch (in evaluation mode)."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    together = network(x, t)
+    _check_output(together, x)
+    alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
+    for module, mode in modes.items():
+        module.training = mode
+    if not torch.allclose(together, alone, rtol=1e-6, atol=1e-9 * float(together.abs().max())):
+        raise ValueError(
+            "The velocity of a sample depends on the others in its batch. A mean, softmax or reshape over dimension 0?"
+        )

@@ -1,0 +1,100 @@
+"""Networks for states without structure, and what all networks here share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus}
+
+
+class Network(nn.Module):
+    """What the networks here share: the shape of a state, and the `arguments` (plain JSON) that rebuild them."""
+
+    def __init__(self, state_shape: Sequence[int], **arguments: Any):
+        super().__init__()
+        self.state_shape = tuple(int(size) for size in state_shape)
+        self.arguments = arguments
+        if not self.state_shape or min(self.state_shape) < 1:
+            raise ValueError(f"`state_shape` must be one or more positive sizes, e.g. (2,); got {state_shape}.")
+        for name in {"width", "depth", "channels", "blocks"} & arguments.keys():
+            if arguments[name] < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
+        if arguments["activation"] not in ACTIVATIONS:
+            raise ValueError(
+                f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
+                "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."
+            )
+
+    def extra_repr(self) -> str:
+        return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
+
+    def _check(self, x: Tensor, t: Tensor) -> None:
+        if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
+            raise ValueError(
+                f"This network takes x (n, {', '.join(map(str, self.state_shape))}) and t (n,); "
+                f"got x {tuple(x.shape)} and t {tuple(t.shape)}."
+            )
+
+
+class MLP(Network):
+    """v = W act(… act(W [x, t])): `depth` hidden layers of `width` units   [paper: 5 × 50 for the OU process].
+
+    The state is flattened. Without `time` the velocity is the same at all times, for stationary processes.
+    """
+
+    def __init__(
+        self,
+        state_shape: Sequence[int],
+        *,
+        width: int = 50,
+        depth: int = 5,
+        activation: str = "silu",
+        time: bool = True,
+    ):
+        super().__init__(state_shape, width=width, depth=depth, activation=activation, time=time)
+        size = math.prod(self.state_shape)
+        widths = [size + time, *[width] * depth]
+        hidden = [(nn.Linear(a, b), ACTIVATIONS[activation]()) for a, b in pairwise(widths)]
+        self.layers = nn.Sequential(*(layer for pair in hidden for layer in pair), nn.Linear(width, size))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        self._check(x, t)
+        return self.layers(_flatten(x, t, self.arguments["time"])).reshape(x.shape)
+
+
+class ResidualMLP(Network):
+    """h ← h + W₂ act(W₁ act(h)), `blocks` times between two linear maps   [paper: 256 × 2 blocks for the pendulum]."""
+
+    def __init__(
+        self,
+        state_shape: Sequence[int],
+        *,
+        width: int = 256,
+        blocks: int = 2,
+        activation: str = "silu",
+        time: bool = True,
+    ):
+        super().__init__(state_shape, width=width, blocks=blocks, activation=activation, time=time)
+        size, act = math.prod(self.state_shape), ACTIVATIONS[activation]
+        self.enter = nn.Linear(size + time, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(act(), nn.Linear(width, width), act(), nn.Linear(width, width)) for _ in range(blocks)
+        )
+        self.leave = nn.Sequential(act(), nn.Linear(width, size))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        self._check(x, t)
+        h = self.enter(_flatten(x, t, self.arguments["time"]))
+        for block in self.blocks:
+            h = h + block(h)
+        return self.leave(h).reshape(x.shape)
+
+
+def _flatten(x: Tensor, t: Tensor, time: bool) -> Tensor:
+    return torch.cat([x.flatten(1), t[:, None].to(x.dtype)], dim=1) if time else x.flatten(1)

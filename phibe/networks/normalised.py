@@ -1,0 +1,154 @@
+"""Normalisation: a network that sees standard coordinates, wrapped into a velocity in those of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phibe.objectives import Velocity
+from phibe.trajectories import Trajectories
+
+
+class Normalised(nn.Module):
+    """v(x, t) = V ⊙ net((x − m)/s, (t − t₀)/T): states, times and velocities of order one for the network inside.
+
+    m, s, V are `mean`, `scale`, `velocity_scale`: one number for each coordinate of a vector state, for each channel of
+    a larger one. They are buffers, saved with the weights. Since v is what the objectives differentiate, those stay in
+    the original coordinates: ∇v = V ⊙ ∇net ⊘ s. Good values come from `Normalised.fit`; the defaults change nothing.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    velocity_scale: Tensor
+    t_start: Tensor
+    t_scale: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        state_shape: tuple[int, ...],
+        *,
+        mean: Any = 0.0,
+        scale: Any = 1.0,
+        velocity_scale: Any = 1.0,
+        t_start: Any = 0.0,
+        t_scale: Any = 1.0,
+    ):
+        super().__init__()
+        self.network = network
+        self.state_shape = tuple(state_shape)
+        like = next(iter(network.parameters()), torch.empty(0))
+        shape = (self.state_shape[0], *[1] * (len(self.state_shape) - 1))
+        for name, value in (("mean", mean), ("scale", scale), ("velocity_scale", velocity_scale)):
+            value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+            if value.numel() not in (1, shape[0]):
+                raise ValueError(
+                    f"`{name}` must be one number or {shape[0]}, for state {state_shape}; got {value.numel()}."
+                )
+            self.register_buffer(name, value.reshape(shape if value.numel() > 1 else ()).expand(shape).clone())
+        self.register_buffer("t_start", torch.as_tensor(t_start, dtype=like.dtype, device=like.device))
+        self.register_buffer("t_scale", torch.as_tensor(t_scale, dtype=like.dtype, device=like.device))
+
+    @staticmethod
+    def fit(network: nn.Module, data: Trajectories) -> Normalised:
+        """The network in the units of (the training part of) the data: mean and spread of the states, interval of time,
+        and as typical velocity the spread over the time in which a path moves that far.
+
+        Δx/Δt will not do: it grows like σ/√Δt and measures noise. Nor will displacement over a whole path, which
+        is far too small when the path turns round many times. The time to move by the spread knows neither.
+        """
+        mean, scale, velocity_scale = _measure(data)
+        start, end = data.interval
+        return Normalised(
+            network,
+            data.state_shape,
+            mean=mean,
+            scale=scale,
+            velocity_scale=velocity_scale,
+            t_start=start,
+            t_scale=end - start,
+        )
+
+    def forward(self, x: Tensor, t: Tensor, **options: Any) -> Tensor:
+        return self.velocity_scale * self.network(self.standardise(x), (t - self.t_start) / self.t_scale, **options)
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """(x − m)/s: the state as the network sees it; conditions made of states go through it too."""
+        return (x - self.mean) / self.scale
+
+    def conditioned(self, condition: Tensor) -> Velocity:
+        """v(x, t) under one condition, in the network's own units: `net.conditioned(net.standardise(before))`."""
+        return partial(self, condition=condition)
+
+    def balanced(
+        self, objective: Callable[..., Tensor], x: Tensor, t: Tensor, dx: Tensor, dt: Tensor, **options: Any
+    ) -> Tensor:
+        """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but no coordinate is
+        drowned by another's units while a network is trained; (n,).
+
+        ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt is a sum over the coordinates of v, each least at its own v̂ᵢ; the weighted sum
+        is the objective of v/V in the units x/V. It needs one that scales with the units: not `isotropic`, with σ²I.
+        """
+        unit = self.velocity_scale
+        return objective(lambda y, s: self(y * unit, s) / unit, x / unit, t, dx / unit, dt, **options)
+
+
+class Measures(NamedTuple):
+    """Mean, spread and typical velocity of each coordinate (or channel), float64."""
+
+    mean: Tensor
+    scale: Tensor
+    velocity_scale: Tensor
+
+
+def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
+    """Measures of the paths, or of evenly chosen ones when they are more than that many megabytes."""
+    size = data.states.numel() * data.states.element_size()
+    data = data[:: max(1, min(len(data), int(size / (megabytes * 2**20))))]
+    moved, elapsed = _displacements(data)
+    mean, variance = _moments(data)
+    scale = torch.where(variance > 1e-14 * mean**2, variance.sqrt(), 1.0)
+    reached = moved >= variance
+    reached[-1] = True
+    first = reached.int().argmax(dim=0)
+    velocity_scale = moved.sqrt().gather(0, first[None])[0] / elapsed[first]
+    start, end = data.interval
+    return Measures(mean, scale, torch.where(velocity_scale > 0, velocity_scale, scale / (end - start)))
+
+
+def _moments(data: Trajectories) -> tuple[Tensor, Tensor]:
+    """Mean and variance over all observations, (C,) each, summed about the first state."""
+    pivot = _channels(data.states[:1, 0]).mean((0, 2))
+    total, square, count = torch.zeros_like(pivot), torch.zeros_like(pivot), 0
+    for chunk in data.chunks():
+        x = _channels(chunk.states[chunk._observed()]) - pivot[:, None]
+        total, square, count = total + x.sum((0, 2)), square + (x * x).sum((0, 2)), count + x[:, 0].numel()
+    mean = total / count
+    return pivot + mean, (square / count - mean**2).clamp(min=0)
+
+
+def _displacements(data: Trajectories) -> tuple[Tensor, Tensor]:
+    """Mean square displacement (lags, C) and mean time (lags,) over 1, 2, 4, … observations and the whole path."""
+    longest = data.states.shape[1] - 1
+    lags = [2**k for k in range(longest.bit_length()) if 2**k < longest] + [longest]
+    square = torch.zeros(len(lags), data.state_shape[0], dtype=torch.float64, device=data.states.device)
+    time, count = torch.zeros(len(lags), 1, dtype=torch.float64, device=square.device), torch.zeros_like(square[:, :1])
+    for chunk in data.chunks():
+        times = chunk._path_times()
+        for i, lag in enumerate(lags):
+            inside = chunk._observed(lag + 1)
+            moved = _channels((chunk.states[:, lag:] - chunk.states[:, :-lag])[inside])
+            square[i] += (moved * moved).mean(2).sum(0)
+            time[i] += (times[:, lag:] - times[:, :-lag])[inside].sum()
+            count[i] += inside.sum()
+    seen = count[:, 0] > 0
+    return (square / count)[seen], (time / count)[seen, 0]
+
+
+def _channels(x: Tensor) -> Tensor:
+    """(n, *state) → (n, C, rest) in float64: the coordinates of a vector, the channels of anything larger."""
+    return x.double().reshape(len(x), x.shape[1], -1)

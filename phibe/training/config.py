@@ -1,0 +1,102 @@
+"""Config: how a network is trained, in one frozen record that is saved with every run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from phibe.training.devices import ACCELERATORS, PRECISIONS
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How to train: all of it is saved with the run, and a run resumes only under the same values.
+
+    Args:
+        steps: updates of the weights.
+        batch: samples in each, over all devices.
+        micro_batches: parts that a batch is worked through in, for less memory.
+        optimiser: adam, or adamw, whose weight decay is separate from the gradient.
+        learning_rate: the highest, after the warm-up.
+        weight_decay: pull of the weights towards zero.
+        warmup: first steps, in which the rate grows from zero.
+        floor: the rate at the end of the cosine, as a share of the highest; 1 keeps it constant.
+        clip: longest gradient, longer ones are shortened to it; 0 leaves them.
+        ema: memory of the moving average of the weights that is evaluated and returned; 0 takes the weights themselves.
+        input_noise: Gaussian noise on the states while training, in standard deviations of the data.
+        balance: weigh each coordinate of the velocity by its size, so that none is drowned by another's units.
+        noise: σ² of the objective `isotropic`; estimated from the training paths if not given.
+        held_out: share of the paths kept from training, to find the best weights on; 0 trains on all, returns the last.
+        evaluate_every: steps between two evaluations of the held-out objective.
+        patience: evaluations without a new best after which training stops; 0 never stops early.
+        seed: of the split, the weights, the batches and every other random number.
+        normalise: wrap the network in the units of the data.
+        precision: 32-true, 64-true, or bf16-mixed (the network alone in bfloat16).
+        accelerator: auto (CUDA, else MPS, else CPU), cpu, cuda, gpu or mps.
+        devices: devices on each machine; more than one needs Lightning Fabric.
+        nodes: machines.
+        strategy: how several devices share the work: auto, ddp or another of Fabric's ddp strategies.
+        checkpoint_every: steps between two checkpoints from which a killed run goes on.
+    """
+
+    steps: int = 2000
+    batch: int = 256
+    micro_batches: int = 1
+    optimiser: Literal["adam", "adamw"] = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    warmup: int = 50
+    floor: float = 0.01
+    clip: float = 1.0
+    ema: float = 0.0
+    input_noise: float = 0.0
+    balance: bool = True
+    noise: float | None = None
+    held_out: float = 0.1
+    evaluate_every: int = 100
+    patience: int = 0
+    seed: int = 0
+    normalise: bool = True
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
+    accelerator: Literal["auto", "cpu", "cuda", "gpu", "mps"] = "auto"
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "micro_batches", "evaluate_every", "devices", "nodes", "checkpoint_every"):
+            _demand(name, getattr(self, name), "a whole number from 1", getattr(self, name) >= 1)
+        for name in ("weight_decay", "warmup", "clip", "input_noise", "patience", "seed"):
+            _demand(name, getattr(self, name), "0 or more", getattr(self, name) >= 0)
+        for name in ("ema", "held_out"):
+            _demand(name, getattr(self, name), "from 0 to below 1", 0 <= getattr(self, name) < 1)
+        _demand("learning_rate", self.learning_rate, "above 0", self.learning_rate > 0)
+        _demand("floor", self.floor, "from 0 to 1", 0 <= self.floor <= 1)
+        _demand("noise", self.noise, "above 0", self.noise is None or self.noise > 0)
+        _demand("optimiser", self.optimiser, "adam or adamw", self.optimiser in ("adam", "adamw"))
+        _demand(
+            "strategy",
+            self.strategy,
+            "auto or one of Fabric's ddp strategies",
+            self.strategy.startswith(("auto", "ddp")),
+        )
+        for name, known in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
+            _demand(name, getattr(self, name), f"one of {', '.join(known)}", getattr(self, name) in known)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step: linear up to the highest, then half a cosine down to the floor."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        share = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+WHERE = ("accelerator", "devices", "nodes", "strategy", "checkpoint_every")
+"""Fields that may change when a run is resumed: where it runs, not what it computes."""
+
+
+def _demand(name: str, value: Any, wanted: str, fulfilled: bool) -> None:
+    if not fulfilled:
+        raise ValueError(f"`{name}` must be {wanted}; got {value!r}.")

@@ -1,0 +1,90 @@
+"""Devices: one device with plain torch, several through Lightning Fabric, behind the same few calls."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+PRECISIONS = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
+
+
+class Asked(Protocol):
+    """The part of a training configuration that says where to run."""
+
+    @property
+    def accelerator(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def strategy(self) -> str: ...
+
+
+class Plain:
+    """One device, without an engine: what the training loop uses of Fabric's interface."""
+
+    world_size, global_rank = 1, 0
+
+    def __init__(self, accelerator: str):
+        self.device = pick(accelerator)
+
+    def setup(self, module: nn.Module, optimiser: Optimizer) -> tuple[nn.Module, Optimizer]:
+        return module, optimiser
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def no_backward_sync(self, module: nn.Module, enabled: bool) -> Any:
+        return nullcontext()
+
+    def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
+        return value
+
+    def barrier(self) -> None:
+        pass
+
+
+def pick(accelerator: str) -> torch.device:
+    """The device of that name; `auto` is CUDA, else MPS, else the CPU."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if accelerator == "auto":
+        return torch.device(next(name for name, found in there.items() if found))
+    gpu = "cuda" if there["cuda"] else "mps"
+    name = gpu if accelerator == "gpu" else accelerator
+    if not there[name]:
+        raise ValueError(f"`accelerator` = {accelerator!r} was asked for, but torch sees no such device. Use 'auto'?")
+    return torch.device(name)
+
+
+def seed_device(device: torch.device, seed: int) -> None:
+    """Seed the generators of the CPU and of this device alone: `torch.manual_seed` goes through every other one too,
+    and remembers the call for those that are not there, which at every step is slow and fills the memory."""
+    torch.default_generator.manual_seed(seed)
+    if device.type in ("cuda", "mps"):
+        getattr(torch, device.type).manual_seed(seed)
+
+
+def engine(asked: Asked) -> Any:
+    """Plain torch for one device; otherwise Fabric, with all its processes running."""
+    launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if launched else asked.devices
+    nodes = int(os.environ["WORLD_SIZE"]) // devices if launched else asked.nodes
+    if devices * nodes == 1 and asked.strategy == "auto":
+        return Plain(asked.accelerator)
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise ValueError(
+            f"{devices} × {nodes} devices with strategy {asked.strategy!r} need Lightning Fabric: "
+            "`pip install lightning-fabric`. One device needs nothing more."
+        ) from None
+    fabric = Fabric(accelerator=asked.accelerator, devices=devices, num_nodes=nodes, strategy=asked.strategy)
+    fabric.launch()
+    return fabric

@@ -1,0 +1,127 @@
+"""Sampling: which observations make up the batch of a step, as a function of the seed and the step alone.
+
+Nothing is remembered between batches: a run resumes exactly, and any number of processes sees the same batch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phibe.trajectories import Trajectories
+
+WINDOW, MEGABYTES, BLOCKS = 2**20, 256, 64
+"""Samples shuffled at once: at most this many, of at most these megabytes, gathered from that many places."""
+
+
+def seed_of(*key: int) -> int:
+    """A seed for torch from several numbers, e.g. (seed, purpose, step): a well-mixed hash of them."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+
+class Samples:
+    """The runs of `width` neighbouring observations of some `paths`, by number; nothing is copied until it is taken."""
+
+    def __init__(self, data: Trajectories, *, width: int = 2, paths: Tensor | None = None):
+        self.data, self.width = data, width
+        self.paths = torch.arange(len(data)) if paths is None else paths
+        lengths = torch.full((len(data),), data.states.shape[1]) if data.lengths is None else data.lengths.cpu()
+        self.counts = (lengths[self.paths] - width + 1).clamp(min=0)
+        self.ends = self.counts.cumsum(0)
+        if not len(self):
+            raise ValueError(f"There is no run of {width} observations in these {len(self.paths)} paths.")
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def where(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Path and first time index of each sample."""
+        k = torch.searchsorted(self.ends, index, right=True)
+        return self.paths[k], index - self.ends[k] + self.counts[k]
+
+    def take(self, index: Tensor) -> tuple[Tensor, ...]:
+        """What an objective is called with: x, t, dx, dt of transitions; of longer runs x (n, width, *state), t (n, …).
+
+        Times and their differences are float64, states of the data's own type.
+        """
+        path, time = (part.to(self.data.states.device) for part in self.where(index))
+        if self.width == 2:
+            x, t = self._observed(path, time)
+            later, end = self._observed(path, time + 1)
+            return x, t, later - x, end - t
+        return self._observed(path[:, None], time[:, None] + torch.arange(self.width, device=time.device))
+
+    def _observed(self, path: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        times = self.data.times
+        return self.data.states[path, time], times[time] if times.ndim == 1 else times[path, time]
+
+    def some(self, count: int, *, seed: int) -> Tensor:
+        """At most `count` of the samples at random, in order."""
+        generator = torch.Generator().manual_seed(seed)
+        if count >= len(self):
+            return torch.arange(len(self))
+        return torch.randint(len(self), (count,), generator=generator).sort().values
+
+    def order(self, seed: int) -> Order:
+        """The endless order in which training reads these samples."""
+        size = self.data.states[0, 0].numel() * self.data.states.element_size()
+        return Order(len(self), seed=seed, window=max(BLOCKS, min(WINDOW, MEGABYTES * 2**20 // size)))
+
+
+class Order:
+    """An endless stream of the numbers 0 … count − 1, every epoch each of them once, read at any place.
+
+    Up to `window` numbers are shuffled as a whole. More are cut into blocks of neighbours, the blocks shuffled, and
+    `BLOCKS` of them at a time mixed: near one place of the stream all reads fall into a few parts of the data.
+    """
+
+    def __init__(self, count: int, *, seed: int, window: int = WINDOW):
+        self.count, self.seed = count, seed
+        self.blocks = 1 if count <= window else -(-count * BLOCKS // window)
+        self._epoch = lru_cache(maxsize=2)(self._shuffle_blocks)
+        self._window = lru_cache(maxsize=2)(self._shuffle_window)
+
+    def __getitem__(self, places: slice) -> Tensor:
+        """The numbers at those places of the stream, e.g. `order[step * batch : (step + 1) * batch]`."""
+        parts, place = [], places.start or 0
+        while place < places.stop:
+            epoch, inside = divmod(place, self.count)
+            starts = self._epoch(epoch)[1]
+            k = int(np.searchsorted(starts, inside, side="right")) - 1
+            part = self._window(epoch, k)[inside - starts[k] :][: places.stop - place]
+            parts.append(part)
+            place += len(part)
+        return torch.from_numpy(np.concatenate(parts))
+
+    def _shuffle_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The blocks in the order of this epoch, and the place where each window begins."""
+        blocks = self._generator(epoch, 0).permutation(self.blocks)
+        sizes = self._bound(blocks + 1) - self._bound(blocks)
+        return blocks, np.concatenate([[0], sizes.cumsum()])[: self.blocks : BLOCKS]
+
+    def _shuffle_window(self, epoch: int, k: int) -> np.ndarray:
+        blocks = self._epoch(epoch)[0][k * BLOCKS : (k + 1) * BLOCKS]
+        bounds = zip(self._bound(blocks).tolist(), self._bound(blocks + 1).tolist(), strict=True)
+        members = np.concatenate([np.arange(first, last) for first, last in bounds])
+        return self._generator(epoch, k + 1).permutation(members)
+
+    def _bound(self, block: np.ndarray) -> np.ndarray:
+        return block * self.count // self.blocks
+
+    def _generator(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
+
+
+def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the training and the held-out paths, those of `Trajectories.split`; at least one path is held out."""
+    held = max(1, round(count * held_out))
+    if held >= count:
+        raise ValueError(
+            f"`held_out` = {held_out:g} leaves no path of {count} to train on. Cut long paths into shorter ones, bring "
+            "more, or train without a check: `held_out=0`."
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order[held:].sort().values, order[:held].sort().values

@@ -1,0 +1,183 @@
+"""A reader opens the flow explorer, moves its time, changes a setting and shares it. `page` also watches for errors."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+STILL = "frame=30"  # a link to a frame does not start to play
+
+
+def open_app(page, served: str, query: str = STILL) -> None:
+    page.goto(f"{served}/flow_explorer?{query}")
+    page.get_by_text("velocity error").wait_for()
+    plane(page).wait_for()
+    page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('clock').text.startsWith('t = ')")  # drawn
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 300)))")
+
+
+def plane(page):
+    return page.locator(".bk-Figure canvas").first
+
+
+def picture(page) -> str:
+    """The pixels of the phase plane."""
+    return plane(page).evaluate("canvas => canvas.toDataURL()")
+
+
+def clock(page) -> str:
+    """The title of the phase plane: the time, and what the arrows are."""
+    return page.evaluate("Bokeh.documents[0].get_model_by_name('clock').text")
+
+
+def slider(page):
+    return page.locator(".bk-panel-models-widgets-Player input[type=range]")
+
+
+def button(page, name: str):
+    return page.locator(f".bk-panel-models-widgets-Player button.{name}")
+
+
+def wait_for_new(page, before: str) -> str:
+    for _ in range(200):
+        if (now := picture(page)) != before:
+            return now
+        page.wait_for_timeout(50)
+    pytest.fail("the picture stayed the same", pytrace=False)
+
+
+def wait_until_still(page) -> str:
+    before = picture(page)
+    for _ in range(200):
+        page.wait_for_timeout(200)
+        if (now := picture(page)) == before:
+            return now
+        before = now
+    pytest.fail("the picture never came to rest", pytrace=False)
+
+
+def test_the_first_view_is_fitted_and_moves_until_paused(served, page):
+    open_app(page, served, "")
+    wait_for_new(page, picture(page))
+    button(page, "pause").click()
+    rest, frame = wait_until_still(page), int(slider(page).input_value())
+    assert frame > 0
+    button(page, "play").click()
+    wait_for_new(page, rest)
+    expect(page.get_by_text("probability circulates")).to_be_visible()
+    page.wait_for_function("([el, k]) => Number(el.value) > k", arg=[slider(page).element_handle(), frame])
+
+
+def test_who_prefers_no_motion_gets_a_still(served, page):
+    page.emulate_media(reduced_motion="reduce")
+    open_app(page, served, "")
+    wait_until_still(page)
+    assert int(slider(page).input_value()) < 10
+
+
+def test_dragging_time_redraws_without_asking_the_server(served, page):
+    sent = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))))
+    open_app(page, served)
+    before = wait_until_still(page)
+    sent.clear()
+    box = slider(page).bounding_box()
+    x, y = box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for i in range(10):
+        page.mouse.move(x + i * box["width"] / 20, y)
+        before = wait_for_new(page, before) if i else before
+    page.mouse.up()
+    assert int(slider(page).input_value()) > 60
+    assert [frame for frame in sent if "frame" in frame or "location" in frame or "data" in frame] == []
+
+
+def test_the_arrow_keys_move_time(served, page):
+    open_app(page, served)
+    before = wait_until_still(page)
+    slider(page).focus()
+    page.keyboard.press("ArrowRight")
+    wait_for_new(page, before)
+    assert slider(page).input_value() == "31"
+
+
+def test_another_process_is_fitted_and_named_in_the_address(served, page):
+    open_app(page, served)
+    before, words = wait_until_still(page), page.get_by_text("velocity error").inner_text()
+    page.get_by_role("button", name="reversible", exact=True).click()
+    page.get_by_text("comes to rest").wait_for()
+    expect(page.get_by_text("velocity error")).not_to_have_text(words)
+    expect(page.locator(".pn-loading")).to_have_count(0)
+    wait_for_new(page, before)
+    expect(page).to_have_url(re.compile("process=reversible"))
+    assert slider(page).input_value() == "30"
+    page.locator("select").filter(has_text="regression").select_option("regression")
+    page.get_by_text("collapses").wait_for()
+    expect(page.locator(".pn-loading")).to_have_count(0)
+    expect(page).to_have_url(re.compile("estimator=regression"))
+
+
+def test_the_address_restores_a_setting(served, page):
+    query = "process=custom&a11=0.5&a12=-2&a21=2&a22=0.5&estimator=regression&arrows=difference&frame=77"
+    open_app(page, served, query)
+    expect(page.get_by_text("unstable")).to_be_visible()
+    expect(page.get_by_text("0.5 ± 2 i")).to_be_visible()
+    assert slider(page).input_value() == "77"
+    assert "regression" in page.locator("select").evaluate_all("all => all.map(one => one.value)")
+    assert re.match(r"t = 6\.42 +arrows: v̂ − v", clock(page))
+    expect(page.get_by_text("collapses")).to_be_visible()
+
+
+def test_a_broken_address_shows_the_default(served, page):
+    open_app(page, served, STILL)
+    default = clock(page), page.get_by_text("velocity error").inner_text(), page.get_by_text("eigenvalues").inner_text()
+    junk = "horizon=nan&paths=../../etc/passwd&seed=-1e999&observations=[1,2]&estimator=%3Cscript%3E&process={}&a11=inf"
+    open_app(page, served, f"{STILL}&{junk}")
+    assert default == (
+        clock(page),
+        page.get_by_text("velocity error").inner_text(),
+        page.get_by_text("eigenvalues").inner_text(),
+    )
+
+
+def test_the_link_that_is_copied_opens_the_same_frame(served, page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    open_app(page, served, "process=reversible&frame=41")
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert "process=reversible" in link
+    assert "frame=41" in link
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280, 1920])
+def test_nothing_is_cut_off_at_any_width(served, page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    open_app(page, served)
+    wait_until_still(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in (plane(page), slider(page), page.get_by_text("velocity error")):
+        box = part.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert plane(page).bounding_box()["height"] >= 280
+
+
+def test_on_a_phone_the_controls_unfold_above_the_figure(served, page):
+    page.set_viewport_size({"width": 360, "height": 740})
+    open_app(page, served)
+    process = page.get_by_role("button", name="reversible", exact=True)
+    expect(process).not_to_be_visible()
+    page.locator("#sidebar-toggle").click()
+    expect(process).to_be_visible()
+    page.wait_for_timeout(500)
+    assert process.bounding_box()["y"] < plane(page).bounding_box()["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_chapters_are_linked(served, page):
+    open_app(page, served)
+    links = page.locator("a[href*='/book/notebooks/']").evaluate_all("all => all.map(one => one.href)")
+    assert len(links) == 3
+    assert all(page.request.get(link).ok for link in links)

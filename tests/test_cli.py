@@ -1,0 +1,298 @@
+"""The command line, from a file of trajectories to generated ones, and what it says when it cannot."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from problems import PAPER
+
+from phibe import Trajectories
+from phibe.cli import experiments, main
+from phibe.cli.data import parse_times
+from phibe.training import FitConfig, open_flow
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ["--steps", "12", "--batch=16", "--evaluate-every", "6", "--network_arguments.width", "8"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in, with data.npz: 20 paths of the reversible process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PHIBE_PRESET", raising=False)
+    times = torch.linspace(0, 1, 6, dtype=torch.float64)
+    PAPER["reversible"].simulate(paths=20, times=times, seed=0).save("data.npz")
+    return tmp_path
+
+
+@pytest.fixture
+def say(capsys):
+    """Run a command; its exit code, output and errors (the progress bars left out)."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, "\n".join(line for line in err.splitlines() if line.startswith("phibe"))
+
+    return run
+
+
+# -- from data to trajectories -----------------------------------------------------------------------------------------
+
+
+def test_check_fit_and_generate_belong_together(here, say):
+    code, out, err = say("check", "data.npz")
+    assert (code, err) == (0, "")
+    for fact in ("20", "6 a path, from 0 to 1, shared by all paths", "0.2", "shape (2,), float64", "x[1]"):
+        assert fact in out
+
+    code, out, err = say("fit", "data.npz", "--objective", "regression", "--out", "run", *QUICK)
+    assert (code, err) == (0, "")
+    assert "finished after 12 steps, best held-out objective" in out
+    assert "mlp(width=8, depth=5, activation=silu, time=True), normalised" in out
+    assert "steps=12, batch=16, evaluate_every=6" in out
+    assert say("check", "run")[1] == out
+
+    code, out, err = say("generate", "run", "--paths-of", "data.npz", "--out", "made.npz")
+    assert (code, err) == (0, "")
+    data, made, flow = Trajectories.open("data.npz"), Trajectories.open("made.npz"), open_flow("run")
+    assert torch.equal(made.states, flow.generate(data.states[:, 0], data.times).states)
+
+    np.savez("start.npz", x0=data.states[:3, 0].numpy())
+    code, out, _ = say(
+        "generate", "run", "--from", "start.npz", "--times", "0:0.5:0.1", "--method", "rk4", "--out", "some.zarr"
+    )
+    assert code == 0
+    assert "some.zarr: Trajectories(3 paths × 6 times, state (2,), t from 0 to 0.5" in out
+
+
+def test_the_same_call_again_returns_the_finished_run_and_another_is_refused(here, say):
+    assert say("fit", "data.npz", "--objective=regression", *QUICK)[0] == 0
+    out = here / "runs" / "fit" / "data"
+    before = (out / "weights.safetensors").stat().st_mtime_ns
+    assert say("fit", "data.npz", "--objective=regression", *QUICK)[0] == 0
+    assert (out / "weights.safetensors").stat().st_mtime_ns == before
+    code, _, err = say("fit", "data.npz", "--objective=regression", *QUICK, "--seed", "7")
+    assert code == 2
+    assert "holds another run (config.json): config.seed: 0 then, 7 now" in err
+
+
+def test_the_options_are_printed_saved_and_read_again(here, say):
+    code, out, _ = say("fit", "data.npz", "--learning-rate", "0.02", "--ema=0.5", "--print_config")
+    assert code == 0
+    printed = yaml.safe_load(out)
+    assert printed["learning_rate"] == 0.02
+    assert {name: printed[name] for name in vars(FitConfig())} == vars(FitConfig(learning_rate=0.02, ema=0.5))
+    (here / "fit.yaml").write_text(out)
+    assert say("fit", "--config", "fit.yaml", "--objective", "regression", "--out", "run", *QUICK)[0] == 0
+    config = json.loads((here / "run" / "config.json").read_text())["config"]
+    assert (config["learning_rate"], config["ema"], config["steps"]) == (0.02, 0.5, 12)
+    saved = yaml.safe_load((here / "run" / "options.yaml").read_text())
+    given = {"objective": "regression", "out": "run", "steps": 12, "batch": 16, "evaluate_every": 6}
+    expected = printed | given | {"network_arguments": {"width": 8}}
+    assert saved == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_data_of_other_kinds_is_described(here, say):
+    own = torch.tensor([[0.0, 0.1, 0.5], [0.0, 0.2, 0.3]], dtype=torch.float64)
+    Trajectories(torch.randn(2, 3, 9, 2, 2), own, lengths=[3, 2]).save("ragged.zarr")
+    code, out, _ = say("check", "ragged.zarr")
+    assert code == 0
+    for fact in ("2 to 3 of them observed", "each path its own", "(median; from 0.1 to 0.4)", "(9, 2, 2)", "1 more"):
+        assert fact in out
+
+
+def test_an_unfinished_run_says_where_it_goes_on(here, say, monkeypatch):
+    from phibe.training import loop
+
+    def accumulate(*args, **kwargs):
+        steps.append(0)
+        if len(steps) > 9:
+            raise KeyboardInterrupt
+        return whole(*args, **kwargs)
+
+    steps, whole = [], loop.accumulate
+    monkeypatch.setattr(loop, "accumulate", accumulate)
+    arguments = ("fit", "data.npz", "--objective=regression", "--out", "run", "--checkpoint_every", "4", *QUICK)
+    code, _, err = say(*arguments)
+    assert (code, err) == (130, "phibe: interrupted")
+    assert "not finished: it goes on at step 8 of 12" in say("check", "run")[1]
+    code, _, err = say("generate", "run", "--paths-of", "data.npz", "--out", "made.npz")
+    assert (code, "has not finished" in err) == (2, True)
+    monkeypatch.undo()
+    os.chdir(here)
+    assert "finished after 12 steps" in say(*arguments)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0:1:0.25", [0, 0.25, 0.5, 0.75, 1]),
+        ("1:0:-0.5", [1, 0.5, 0]),
+        ("0:0.3:0.1", [0, 0.1, 0.2, 0.3]),
+        ("0, 0.5,2", [0, 0.5, 2]),
+    ],
+)
+def test_times_are_read(text, values):
+    torch.testing.assert_close(parse_times(text), torch.tensor(values, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("text", ["0:1", "0:1:0.3", "0:1:0", "a,b", "1:0:0.1", ""])
+def test_times_that_cannot_be_are_refused(text):
+    with pytest.raises(ValueError, match="--times must be first:last:step"):
+        parse_times(text)
+
+
+# -- experiments -------------------------------------------------------------------------------------------------------
+
+
+def test_every_experiment_is_listed_and_explains_its_fields(say):
+    code, out, _ = say("list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(experiments.EXPERIMENTS)
+    for name, module in experiments.EXPERIMENTS.items():
+        code, out, _ = say("run", name, "--help")
+        assert code == 0
+        assert all(f"--{field}" in out for field in vars(module.CONFIGS["smoke"]))
+    assert say("run", "--help")[0] == 0
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Experiments that only remember how they were run."""
+
+    def pretend(name, module):
+        def run(preset, *, out=None, config=None):
+            calls.append((name, preset, out, config))
+            return SimpleNamespace(seconds=0.1)
+
+        monkeypatch.setattr(module, "run", run)
+
+    calls = []
+    for name, module in experiments.EXPERIMENTS.items():
+        pretend(name, module)
+    return calls
+
+
+def test_presets_and_fields_reach_the_experiment(here, say, recorded, monkeypatch):
+    module = experiments.EXPERIMENTS["ou"]
+    assert say("run", "ou")[0] == 0
+    assert say("run", "ou", "--preset=smoke", "--training.steps", "5", "--seeds", "[4,5]", "--out", "x")[0] == 0
+    assert say("run", "ou", "--preset", "paper")[0] == 0
+    monkeypatch.setenv("PHIBE_PRESET", "smoke")
+    assert say("run", "ou")[0] == 0
+    laptop, smoke, paper, from_environment = recorded
+    assert laptop == ("ou", "laptop", Path("runs/ou/laptop"), module.CONFIGS["laptop"])
+    assert smoke[1:3] == ("smoke", Path("x"))
+    assert (smoke[3].training.steps, smoke[3].seeds) == (5, (4, 5))
+    assert smoke[3].paths == module.CONFIGS["smoke"].paths
+    assert paper == ("ou", "paper", Path("runs/ou/paper"), module.CONFIGS["paper"])
+    assert from_environment[1] == "smoke"
+
+
+def test_artifacts_are_run_at_laptop_scale(here, say, recorded, monkeypatch):
+    kept = []
+    monkeypatch.setattr(experiments, "keep", lambda out, name: kept.append((str(out), name)))
+    monkeypatch.setenv("PHIBE_PRESET", "paper")  # which must not matter here
+    assert say("artifacts")[0] == 0
+    assert [call[1] for call in recorded] == ["laptop"] * len(experiments.EXPERIMENTS)
+    assert kept == [(f"runs/{name}/laptop", name) for name in experiments.EXPERIMENTS]
+
+
+def test_the_server_is_for_this_machine_alone(monkeypatch, say):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda program, command: started.extend(command))
+    monkeypatch.setattr(os, "chdir", lambda folder: started.append(folder))
+    monkeypatch.setattr(subprocess, "run", lambda command: SimpleNamespace(returncode=0))
+    code, out, _ = say("serve", "--port", "5123")
+    assert code == 0
+    assert "http://localhost:5123" in out
+    assert started[0] == ROOT
+    assert started[started.index("--address") + 1] == "localhost"
+    assert {part for part in started if str(part).endswith(":5123")} == {"localhost:5123", "127.0.0.1:5123"}
+    monkeypatch.setattr(subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    assert say("serve")[0] == 2
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fitt", "there is no command 'fitt' (did you mean fit?). See `phibe --help`."),
+        ("fit", "fit: the following arguments are required: data"),
+        ("fit none.npz", "There is no file none.npz."),
+        ("fit nan.npz", "`states` must be finite; path 3 has nan at time index 2."),
+        ("fit text.npz", "text.npz is not a readable .npz file"),
+        ("fit data.npz --stepz 3", "there is no option --stepz (did you mean --steps?)."),
+        ("fit data.npz --steps many", "--steps needs int; got 'many'."),
+        ("fit data.npz --steps 0", "`steps` must be a whole number from 1; got 0."),
+        ("fit data.npz --objective fibe", "--objective needs one of phibe, "),
+        ("fit data.npz --network cnn", "--network needs one of mlp, residual, unet; got 'cnn'."),
+        ("fit data.npz --network_arguments.widht 3", "The network 'mlp' has no argument widht"),
+        ("fit data.npz --network unet", "A U-Net with 3 grids takes states (channels, height, width)"),
+        ("fit data.npz --batch 3 --micro_batches 2", "`batch` must be a multiple of processes × micro-batches"),
+        ("check none.npz", "There is no file none.npz."),
+        ("check data.txt", "kept as .npz or .zarr; got 'data.txt'"),
+        ("generate none --paths-of data.npz --out a.npz", "There is no run in none"),
+        ("generate run --out a.npz", "needs --out, and one of --from START and --paths-of DATA."),
+        ("generate run --from a.npz --paths-of data.npz --out b.npz", "one of --from START and --paths-of DATA."),
+        ("run", "needs one of ou_theory, affine_ou"),
+        ("run ou_theroy", "(did you mean ou_theory?)"),
+        ("run ou --preset huge", "the preset must be one of smoke, laptop, paper; got 'huge'."),
+        ("run ou --preset smoke --training.stepz 3", "there is no option --training.stepz"),
+        ("run ou --preset smoke --paths few", "--paths needs int; got 'few'."),
+        ("list everything", "there is no option everything"),
+    ],
+)
+def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
+    states = Trajectories.open("data.npz").states.numpy()
+    states[3, 2, 0] = np.nan
+    np.savez("nan.npz", states=states, times=np.linspace(0, 1, 6))
+    (here / "text.npz").write_text("hello")
+    code, out, err = say(*arguments.split())
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "\n" not in err
+    assert err.startswith("phibe: ")
+    assert not (here / "runs").exists()
+
+
+def test_errors_of_generation_are_one_line_too(here, say):
+    say("fit", "data.npz", "--objective", "regression", "--out", "run", *QUICK)
+    np.savez("wide.npz", x0=np.zeros((2, 3)))
+    np.savez("two.npz", a=np.zeros((2, 2)), b=np.zeros((2, 2)))
+    cases = [
+        ("--paths-of data.npz --times 0,3", "This flow was fitted on [0, 1]; `times` goes from 0 to 3."),
+        ("--from wide.npz --times 0,1", "This flow was fitted on states (2,); got (3,)."),
+        ("--from data.npz --times 0,1", "Trajectories? Use --paths-of."),
+        ("--from two.npz --times 0,1", "must hold one array x0 of states; it holds ['a', 'b']"),
+        ("--from two.npz", "must hold one array x0"),
+    ]
+    for arguments, message in cases:
+        code, _, err = say("generate", "run", "--out", "made.npz", *arguments.split())
+        assert code == 2
+        assert message in err
+    assert not (here / "made.npz").exists()
+
+
+def test_a_missing_parser_is_named(monkeypatch, say):
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)
+    assert say("list") == (2, "", "phibe: the command line needs jsonargparse: `pip install jsonargparse`.")
+    assert say("--help")[0] == 0
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "phibe", "run", "nothing"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith("phibe: run: needs one of")
+    assert "Traceback" not in done.stderr
