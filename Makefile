@@ -7,7 +7,7 @@ LAB_OPTIONS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 CHAPTERS = $(wildcard notebooks/*.md)
-CHAPTER_FORMAT := $(BIN)/ruff format --config pyproject.toml --line-length 88 -
+CHAPTER_FORMAT := $(BIN)/ruff format --config pyproject.toml --line-length 96 -
 CHAPTER_RULES := --config pyproject.toml --ignore E402,E501,B018
 
 .DEFAULT_GOAL := help

@@ -66,7 +66,7 @@ class Setting:
 
 @lru_cache(maxsize=16)
 def frames(setting: Setting) -> Columns:
-    """The columns of a film, a row for each frame. Sessions share them: never change one. One is made at a time."""
+    """The columns of a film, a row for each frame. Sessions share them. One is made at a time."""
     with LOCK:
         return _film(setting)
 
@@ -183,6 +183,8 @@ def _resample(values: Tensor) -> Tensor:
 
 
 def _sendable(column: Tensor | np.ndarray) -> np.ndarray:
-    """float32, with what no picture can hold as NaN, which is not drawn."""
+    """Read-only float32, with what no picture can hold as NaN, which is not drawn."""
     values = np.asarray(column, dtype=np.float64)
-    return np.ascontiguousarray(np.where(np.abs(values) < FAR / 10, values, np.nan), dtype=np.float32)
+    shown = np.where(np.abs(values) < FAR / 10, values, np.nan).astype(np.float32)
+    shown.setflags(write=False)
+    return shown

@@ -39,7 +39,7 @@ class Stage:
     def show(self, columns: Columns, estimator: str) -> None:
         """Send the frames of a new setting, in the colour of its estimator; the browser stays at the frame it shows."""
         for glyph, name in self.tinted:
-            setattr(glyph, name, self.colors[estimator])
+            setattr(glyph, name, self.color(estimator))
         for plot, names in zip(self.errors, (CURVES[1:3], CURVES[3:]), strict=True):
             plot.x_range.end = float(columns["t"][-1])
             plot.y_range.update(**_decades(np.concatenate([columns[name] for name in names])))
@@ -48,9 +48,12 @@ class Stage:
 
     def key(self, estimator: str) -> str:
         """What the colours of the phase plane mean."""
-        flow, exact, samples = (self.colors[name] for name in (estimator, "exact", "samples"))
-        entries = {"SDE samples": (samples, "dot"), "flow particles": (flow, "dot")}
-        return key({**entries, "law of the flow, 2σ": (flow, "line"), "exact law, 2σ": (exact, "dash")})
+        flow = self.color(estimator)
+        entries = {"SDE samples": (self.colors["samples"], "dot"), "flow particles": (flow, "dot")}
+        return key({**entries, "law of the flow, 2σ": (flow, "line"), "exact law, 2σ": (self.colors["exact"], "dash")})
+
+    def color(self, estimator: str) -> str:
+        return self.colors.get(estimator, self.colors["exact"])
 
     # -- figures ---------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,22 @@ from bokeh.plotting import figure as bokeh_figure
 from phibe.plots import COLORS
 
 HERE = Path(__file__).parent
-LIGHT = {"exact": COLORS["exact"], "text": "#2b313b", "quiet": "#5b6472", "grid": "#e9ebef", "page": "#ffffff"}
-DARK = {"exact": "#f4f6f8", "text": "#dfe4ea", "quiet": "#a5b0bd", "grid": "#343b44", "page": "#212529"}
+LIGHT = {
+    "exact": COLORS["exact"],
+    "text": "#2b313b",
+    "quiet": "#5b6472",
+    "grid": "#e9ebef",
+    "page": "#ffffff",
+    "link": "#1f6fa3",
+}
+DARK = {
+    "exact": "#f4f6f8",
+    "text": "#dfe4ea",
+    "quiet": "#a5b0bd",
+    "grid": "#343b44",
+    "page": "#212529",
+    "link": "#7cc0e4",
+}
 TALL = "clamp(300px, min(100vh - 270px, 95vw), 1200px)"
 HALF = "clamp(175px, 50vh - 104px, 600px)"
 
@@ -63,8 +77,8 @@ def serve(title: str, *, controls: pn.viewable.Viewable, main: pn.viewable.Viewa
 def _theme_toggle() -> pn.pane.HTML:
     other, sign = ("default", "☀") if pn.config.theme == "dark" else ("dark", "☾")
     go = f"const u = new URL(location); u.searchParams.set('theme', '{other}'); location = u"
-    link = f'<a role="button" tabindex="0" title="light or dark" onclick="{go}">{sign}</a>'
-    return pn.pane.HTML(link, stylesheets=["a {color: white; font-size: 1.3rem; cursor: pointer}"], align="end")
+    style = "button { color: white; background: none; border: 0; font-size: 1.3rem; cursor: pointer }"
+    return pn.pane.HTML(f'<button title="light or dark" onclick="{go}">{sign}</button>', stylesheets=[style])
 
 
 def figure(**options: Any) -> bokeh_figure:
@@ -117,7 +131,7 @@ def wrap(*parts: pn.viewable.Viewable, basis: Iterable[int]) -> pn.Row:
 def clean(parameter: param.Parameter, value: Any) -> Any:
     """The allowed value nearest to one that anybody may have typed into a URL; the default where there is none."""
     if isinstance(parameter, param.Selector):
-        return value if value in list(parameter.objects) else parameter.default
+        return next((allowed for allowed in parameter.objects if allowed == value), parameter.default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return parameter.default
     low, high = parameter.bounds
@@ -149,7 +163,7 @@ p { margin: 0 0 .5rem; line-height: 1.5; max-width: 75ch; }
 :host { font: 1rem/1.5 var(--bs-font-sans-serif) }
 :host(.small) { font-size: .88rem }
 .maths { overflow-x: auto; overflow-y: hidden }
-a { color: var(--accent, #2a7ab0) }
+@media (max-width: 479.98px) { .maths { font-size: .8rem } }
 .key { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; font-size: .88rem }
 .note { border-left: 4px solid #d55e00; padding: .4rem .8rem; background: rgba(213, 94, 0, .1); }
 """
@@ -157,7 +171,8 @@ a { color: var(--accent, #2a7ab0) }
 
 def prose(html: Any, **options: Any) -> pn.pane.HTML:
     """Text, equations and links below a figure; `html` may be a parameter or a bound function."""
-    return pn.pane.HTML(html, stylesheets=[PROSE], sizing_mode="stretch_width", **options)
+    link = f"a {{ color: {palette()['link']} }}"
+    return pn.pane.HTML(html, stylesheets=[PROSE, link], sizing_mode="stretch_width", **options)
 
 
 def heading(text: str) -> pn.pane.HTML:

@@ -57,12 +57,12 @@ class Band:
         self.d = first.states[0, 0].numel()
         self.width = max(1, 6 // self.d)
         self.strips = -(-(len(self.times) - 1) // self.width)
-        self.span = max(1, 240 // (self.width * self.d))  # 512 paths × 240 numbers stay in the processor's cache
+        self.span = max(1, 1024 // (self.width * self.d))  # 256 paths × 1024 numbers stay in the cache
         self.shift = first.states[:256].double().flatten(2).mean(dim=(0, 1))
         side = (self.width + 1) * self.d
         self.gram = torch.zeros(self.strips, side, side, dtype=torch.float64)
         self.sums = torch.zeros(len(self.times), self.d, dtype=torch.float64)
-        self.buffer = torch.empty(512, (self.span * self.width + 1) * self.d, dtype=torch.float64)
+        self.buffer = torch.empty(256, (self.span * self.width + 1) * self.d, dtype=torch.float64)
         self.shifts = self.shift.repeat(self.span * self.width + 1)
         self.ones = torch.ones(len(self.buffer), dtype=torch.float64)
 

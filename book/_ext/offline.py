@@ -94,6 +94,8 @@ def configure(app, config):
 
 
 def setup(app):
+    # Panel brings es-module-shims, which fires DOMContentLoaded again: what other scripts did then would be done twice.
+    app.add_js_file(None, body="window.esmsInitOptions = {noLoadEventRetriggers: true}")
     app.connect("config-inited", configure)
     app.connect("html-page-context", offer_notebook)
     app.connect("build-finished", finish, priority=900)

@@ -145,6 +145,7 @@ def chromium():
 def page(chromium):
     """A fresh page that fails its test for outside requests, error responses and console errors."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    context.set_default_timeout(120_000)  # the machine may be busy with other things
     seen = Seen()
     context.on("request", lambda request: seen.request(request.url))
     context.on("response", lambda response: seen.response(response.status, response.url))

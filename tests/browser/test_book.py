@@ -88,6 +88,17 @@ def test_a_slider_moves_the_picture(served, page, book):
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
+def test_solutions_are_folded_until_they_are_asked_for(served, page, name):
+    open_page(page, served, name)
+    solutions = page.locator("details", has=page.locator("summary", has_text="Solution"))
+    assert solutions.count() > 0
+    opened = solutions.and_(page.locator("details[open]"))
+    assert opened.count() == 0
+    solutions.first.locator("summary").click()
+    assert opened.count() == 1
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_the_notebook_of_a_chapter_can_be_downloaded(served, page, name):
     open_page(page, served, name)
     page.get_by_role("button", name="Download this page").click()
