@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.arrays import from_xarray, real_tensor, whole_numbers
 from phibe.files import read_arrays, write_arrays
 
 
@@ -45,13 +45,13 @@ class Trajectories:
 
     def __init__(self, states: Any, times: Any = None, lengths: Any = None):
         if times is None and hasattr(states, "dims"):
-            states, times = _from_xarray(states)
+            states, times = from_xarray(states)
         if times is None:
             raise ValueError("`times` is missing. Pass the observation times, e.g. `Trajectories(states, times)`.")
         self._set(
-            _tensor(states, "states"),
-            _tensor(times, "times").double(),
-            None if lengths is None else _whole(lengths),
+            real_tensor(states, "states"),
+            real_tensor(times, "times").double(),
+            None if lengths is None else whole_numbers(lengths),
         )
         _validate(self)
 
@@ -179,62 +179,6 @@ class Trajectories:
         if missing := {"states", "times"} - arrays.keys():
             raise ValueError(f"{path} has no array named {sorted(missing)}; it holds {sorted(arrays)}.")
         return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"))
-
-
-def _from_xarray(array: Any) -> tuple[Any, Any]:
-    if not isinstance(array.dims, tuple):
-        raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
-    if array.dims[:2] != ("path", "time") or "time" not in array.coords:
-        raise ValueError(
-            f"An xarray array needs dimensions ('path', 'time', …) and a `time` coordinate; got {array.dims}. "
-            "Rename and transpose first, or pass `times` yourself."
-        )
-    return array.data, np.asarray(array.coords["time"])
-
-
-def _tensor(array: Any, name: str) -> Tensor:
-    """A floating tensor around the array, sharing its memory when it is one of floats."""
-    array = array.detach() if isinstance(array, Tensor) else torch.from_numpy(_writable(array, name))
-    if array.is_complex():
-        raise ValueError(f"`{name}` must hold real numbers; got {array.dtype}. Pass `torch.view_as_real(x)`?")
-    return array if array.is_floating_point() else array.double()
-
-
-def _whole(lengths: Any) -> Tensor:
-    lengths = torch.as_tensor(_writable(lengths, "lengths"))
-    if not torch.equal(lengths, lengths.long()):
-        raise ValueError(f"`lengths` must be whole numbers of observations; got {lengths.tolist()[:8]}.")
-    return lengths.long()
-
-
-def _writable(array: Any, name: str) -> np.ndarray:
-    try:
-        array = np.asarray(array)
-    except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be one array of numbers. Paths of different lengths? Pad them and pass `lengths`. ({error})"
-        ) from error
-    if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days first?"
-        )
-    if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    if any(stride < 0 for stride in array.strides):
-        return np.array(array)
-    return array if array.flags.writeable else _private(array)
-
-
-def _private(array: np.ndarray) -> np.ndarray:
-    """The same numbers in memory that torch may call writable: a copy, or of (a view of) a map a copy-on-write one."""
-    root: Any = array
-    while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
-        root = root.base
-    if not isinstance(root, np.memmap) or root.filename is None:
-        return np.array(array)
-    twin = np.memmap(str(root.filename), np.uint8, "c", root.offset, (root.nbytes,))
-    start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return np.ndarray(array.shape, array.dtype, twin, start, array.strides)
 
 
 def _validate(data: Trajectories) -> None:

@@ -275,3 +275,10 @@ def test_times_do_not_run_backwards():
         OU.reversible().simulate(paths=3, times=[0.0, 0.2, 0.1])
     with pytest.raises(ValueError, match="must not be negative"):
         OU.reversible().marginal(-1.0)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.01, 0.008, 0.005, 0.001])
+def test_a_transition_is_exact_to_rounding_also_one_at_a_time(step):
+    propagator, noise = OU([[-4.0]], [[1.0]]).transition(step)
+    assert abs(float(propagator) - math.exp(-4 * step)) < 1e-15  # torch.linalg.matrix_exp alone: 8e-11 at 0.01
+    assert abs(float(noise) + math.expm1(-8 * step) / 8) < 1e-15

@@ -19,7 +19,7 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "trajectories", "systems", "theory", "objectives", "flow", "affine", "bases", "moments"),
+    *("files", "arrays", "trajectories", "systems", "theory", "objectives", "flow", "affine", "bases", "moments"),
     *("linear", "networks", "codecs", "training", "metrics", "baselines", "experiments", "plots", "cli"),
 ]
 

@@ -236,3 +236,43 @@ def _flow_pair(ou, step):
     x0 = theory.box(real([0.5, 0.5]), 0.8, per_side=4)
     fields = (ou.velocity, lambda x, t: ou.phibe_velocity(x, t, step=step))
     return [Flow(field).generate(x0, HORIZON, method="rk4", substeps=5).states for field in fields]
+
+
+# -- the objective of infinitely many data ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [0.2, 0.01])
+@pytest.mark.parametrize("name", PAPER)
+def test_the_population_objective_is_a_completed_square(name, step):
+    ou, t = PAPER[name], 0.4
+    x, weight = ou.marginal(t).quadrature(30)
+
+    def bent(z):
+        return torch.stack([torch.sin(z[:, 0]) * z[:, 1], z[:, 0] ** 2], dim=1)
+
+    target = theory.phibe_field(ou, x, t, step=step)
+    for field in (bent, lambda z: ou.velocity(z, t)):
+        value = float((weight * theory.population_objective(ou, field, x, step=step)).sum())
+        square = float((weight * ((field(x) - target).square() - target.square()).sum(1)).sum())
+        assert value == pytest.approx(square, rel=1e-10)
+    wrong = float((weight * theory.population_objective(ou, bent, x, step=2 * step)).sum())
+    assert wrong != pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_residual_is_zero_for_the_velocity_and_a_circulation_more_but_not_for_the_drift(name):
+    ou, x = PAPER[name], near(PAPER[name], 0.3)
+    turned = real([[0.0, 1.0], [-1.0, 0.0]])
+    for field in (ou.velocity, lambda z, t: ou.velocity(z, t) + ou.score(z, t) @ turned):
+        assert float(theory.continuity_residual(ou.log_density, field, x, 0.3).abs().max()) < 1e-11
+    assert float(theory.continuity_residual(ou.log_density, ou.drift, x, 0.3).abs().max()) > 1e-2
+
+
+def test_quadrature_integrates_polynomials_of_a_correlated_gaussian():
+    law = PAPER["nonreversible"].marginal(0.5)
+    x, weight = law.quadrature(3)
+    y = x - law.mean
+    assert torch.allclose(torch.einsum("n,ni,nj->ij", weight, y, y), law.covariance, atol=1e-14)
+    fourth = float((weight * y[:, 0] ** 2 * y[:, 1] ** 2).sum())
+    C = law.covariance
+    assert fourth == pytest.approx(float(C[0, 0] * C[1, 1] + 2 * C[0, 1] ** 2), rel=1e-12)
