@@ -238,7 +238,7 @@ def _flow_pair(ou, step):
     return [Flow(field).generate(x0, HORIZON, method="rk4", substeps=5).states for field in fields]
 
 
-# -- the objective of infinitely many data ------------------------------------------------------------------------------
+# -- the objective of infinitely many data -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [0.2, 0.01])
