@@ -144,7 +144,7 @@ class FlowExplorer(pn.viewable.Viewer):
         return wrap(plane, pn.Column(*errors), basis=(500, 300))
 
     def __panel__(self) -> pn.Column:
-        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 300))
+        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
         return pn.Column(self.problem, self.figures, words, **WIDE)
 
 

@@ -81,21 +81,8 @@ const show_arrows = ({sources, shafts, heads, colors, tint}, mode, view, exact, 
   return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v, ${times} times as long`][mode]
 }
 
-// The line at time t over a small figure: an element of its own, since moving a Bokeh span repaints all of its figure.
-const point_at = (view, t, color) => {
-  const {top, height} = view.frame.bbox
-  const line = view.shadow_el.querySelector(".cursor") ?? document.createElement("div")
-  if (!line.isConnected) {
-    line.className = "cursor"
-    line.style = `position: absolute; left: 0; width: 2px; pointer-events: none; background: ${color}`
-    view.shadow_el.append(line)
-  }
-  Object.assign(line.style, {top: `${top}px`, height: `${height}px`})
-  line.style.transform = `translateX(${view.frame.x_scale.compute(t) - 1}px)`
-}
-
-export default (args, _obj, _data, {index}) => {
-  const {frames, look, plane, errors, sources, colors, length, parts} = args
+export default (args) => {
+  const {frames, look, plane, cursors, sources, length, parts} = args
   const columns = frames.data
   const [k, mode, camera] = [look.data.frame[0], look.data.arrows[0], look.data.camera[0]]
   if (!(plane.inner_width > 0)) return
@@ -110,7 +97,5 @@ export default (args, _obj, _data, {index}) => {
     put(sources[`trail${i}`], trails(columns.particle_x, columns.particle_y, at(i), at(i + 1)))
   }
   plane.title.text = `t = ${columns.t[k].toFixed(2)}     ${caption}`
-  for (const plot of errors) {
-    if (plot.inner_width > 0) point_at(index.find_one(plot), columns.t[k], colors[0])
-  }
+  for (const cursor of cursors) cursor.location = columns.t[k]
 }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
-from bokeh.models import ColumnDataSource, CustomJS, Glyph, Range1d
+from bokeh.models import ColumnDataSource, CustomJS, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
 from flow_frames import TRAIL, Columns
 from in_browser import HERE, look_at, unsynced
@@ -13,7 +11,7 @@ from theme import figure, key, palette
 
 ARROWS = ("none", "exact", "fitted", "difference")
 CAMERAS = ("follow", "whole")
-FADE = (0.12, 0.28, 0.55)  # opacity of a trail's thirds, the oldest first
+FADE = (0.2, 0.5)  # opacity of a trail's halves, the older first
 CURVES = ("t", "velocity_error", "speed", "law_error", "sample_error")
 
 
@@ -28,6 +26,7 @@ class Stage:
         self.sources |= {f"trail{i}": _source("xs", "ys") for i in range(len(FADE))}
         self.sources |= {"arrows": _source("x", "y", "x1", "y1", "angle")}
         self.tinted: list[tuple[Glyph, str]] = []
+        self.cursors: list[Span] = []
         self.plane = self._plane()
         self.errors = (
             self._errors("‖v̂ − v‖ in L²(ρₜ), dotted: ‖v‖", "velocity_error", "speed"),
@@ -65,7 +64,8 @@ class Stage:
         self._particles(plot)
         self._laws(plot)
         unsynced(plot.title).update(name="clock", text="t", text_font_size="1.1rem")
-        return plot
+        plot.min_border_left = 62  # wide enough for every tick label, so that the plane does not jump
+        return unsynced(plot)
 
     def _samples(self, plot: Figure) -> None:
         style = {"color": self.colors["samples"], "alpha": 0.65, "size": 5, "line_color": None}
@@ -92,26 +92,35 @@ class Stage:
         plot.line("x", "y", source=self.sources["law"], **style)
 
     def _errors(self, title: str, column: str, reference: str) -> Figure:
-        """A curve over time, the size to compare it with, over which the script moves a line."""
+        """A curve over time, the size to compare it with, and a cursor at the frame on the screen."""
         plot = figure(y_axis_type="log", x_range=Range1d(0, 1), y_range=Range1d(1e-3, 1), title=title)
         plot.xaxis.axis_label, plot.yaxis.ticker.desired_num_ticks = "t", 4
         style = {"line_color": self.colors["quiet"], "line_width": 1.5, "line_dash": "dotted"}
         plot.line("t", reference, source=self.curves, **style)
         curve = plot.line("t", column, source=self.curves, line_width=2)
         self.tinted.append((curve.glyph, "line_color"))
+        plot.add_layout(self._cursor())
         return plot
+
+    def _cursor(self) -> Span:
+        """A line at a time; on the overlay, so that moving it repaints nothing else."""
+        style = {"dimension": "height", "line_color": self.colors["text"], "line_width": 2}
+        self.cursors.append(unsynced(Span(location=0, level="overlay", **style)))
+        return self.cursors[-1]
 
     # -- the browser's part ----------------------------------------------------------------------------------------
 
     def _script(self) -> CustomJS:
-        models = {name: getattr(self, name) for name in ("frames", "look", "plane", "shafts", "heads", "sources")}
-        colors = [self.colors["text"], self.colors["exact"], None, self.colors["difference"]]
-        extra = {"errors": list(self.errors), "colors": colors, "tint": self.dots, "length": TRAIL, "parts": len(FADE)}
+        models = {
+            name: getattr(self, name) for name in ("frames", "look", "plane", "shafts", "heads", "sources", "cursors")
+        }
+        colors = [None, self.colors["exact"], None, self.colors["difference"]]
+        extra = {"colors": colors, "tint": self.dots, "length": TRAIL, "parts": len(FADE)}
         draw = CustomJS.from_file(HERE / "flow_stage.mjs", **models, **extra)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
-        for plot, size in product((self.plane, *self.errors), ("inner_width", "inner_height")):
-            plot.js_on_change(size, draw)
+        for size in ("inner_width", "inner_height"):
+            self.plane.js_on_change(size, draw)
         return draw
 
 

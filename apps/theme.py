@@ -162,7 +162,7 @@ PROSE = """
 p { margin: 0 0 .5rem; line-height: 1.5; max-width: 75ch; }
 :host { font: 1rem/1.5 var(--bs-font-sans-serif) }
 :host(.small) { font-size: .88rem }
-.maths { overflow-x: auto; overflow-y: hidden }
+.maths { overflow-x: auto; overflow-y: hidden; font-size: .95rem }
 @media (max-width: 479.98px) { .maths { font-size: .8rem } }
 .key { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; font-size: .88rem }
 .note { border-left: 4px solid #d55e00; padding: .4rem .8rem; background: rgba(213, 94, 0, .1); }

@@ -34,18 +34,22 @@ WATCH = """(slider) => {
     for (let i = 0; i < data.length; i += 4) sum = (31 * sum + data[i]) >>> 0
     return sum
   }
+  // A message posted in an animation frame arrives once that frame is painted; reading pixels waits for the raster too.
+  const after_frame = (act) => requestAnimationFrame(() => {
+    const channel = new MessageChannel()
+    channel.port1.onmessage = act
+    channel.port2.postMessage(null)
+  })
   let last = pixels()
   slider.addEventListener("input", (event) => {
     window.painted = new Promise((resolve) => {
       const look = () => {
         const now = pixels()
-        if (now == last) return requestAnimationFrame(look)
+        if (now == last) return after_frame(look)
         last = now
-        const channel = new MessageChannel() // its message arrives when the frame has been handed to the screen
-        channel.port1.onmessage = () => resolve(performance.now() - event.timeStamp)
-        channel.port2.postMessage(0)
+        resolve(performance.now() - event.timeStamp)
       }
-      requestAnimationFrame(look)
+      after_frame(look)
     })
   })
 }"""
@@ -112,7 +116,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1400, "height": 860})
         if options.screenshot:
-            open_app(page, f"{url}?frame=52")
+            open_app(page, f"{url}?frame=112")
             page.wait_for_timeout(2000)
             page.screenshot(path=options.screenshot)
         else:
