@@ -57,7 +57,7 @@ class Band:
         self.d = first.states[0, 0].numel()
         self.width = max(1, 6 // self.d)
         self.strips = -(-(len(self.times) - 1) // self.width)
-        self.span = max(1, 1024 // (self.width * self.d))  # 256 paths × 1024 numbers stay in the cache
+        self.span = max(1, 4096 // (self.width * self.d))  # fewer, larger pieces: fewer waits between threads
         self.shift = first.states[:256].double().flatten(2).mean(dim=(0, 1))
         side = (self.width + 1) * self.d
         self.gram = torch.zeros(self.strips, side, side, dtype=torch.float64)
