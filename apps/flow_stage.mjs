@@ -1,7 +1,7 @@
 // Draws one frame of the flow explorer. Everything is in row k of `frames`; sources are changed in place and told so,
 // which neither copies nor sends anything to the server.
 
-const ACROSS = 13 // arrows along the shorter side
+const ACROSS = 12 // arrows along the shorter side
 const TRAILS = 100 // particles that draw a trail
 const RING = Array.from({length: 73}, (_, i) => i * Math.PI / 36)
 
