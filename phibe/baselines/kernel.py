@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.ndimage import distance_transform_edt
+from torch import Tensor
 
 from phibe.flow import Flow
 from phibe.systems.lattice import Lattice
@@ -41,18 +43,18 @@ def fit_kernel(data: Trajectories, *, bandwidth: float | None = None) -> Flow:
     edges = _edges(series, bandwidth)
     velocity = torch.from_numpy(_velocity(series, edges, bandwidth) * scale)
     axes = tuple(torch.from_numpy(c + s * _middle(e)) for c, s, e in zip(centre, scale, edges, strict=True))
-    return Flow(KernelField(axes, velocity, bandwidth), step=step)
+    return Flow(KernelField(Lattice(axes, velocity), bandwidth), step=step)
 
 
-class KernelField(Lattice):
-    """v̂ on the centres of the bins, the same at all times; `bandwidth` as used."""
+@dataclass(frozen=True, eq=False)
+class KernelField:
+    """v̂ read between the centres of the bins, the same at all times; `bandwidth` is the one that was used."""
 
-    def __init__(self, axes: tuple[torch.Tensor, ...], values: torch.Tensor, bandwidth: float):
-        super().__init__(axes, values)
-        object.__setattr__(self, "bandwidth", bandwidth)
+    lattice: Lattice
+    bandwidth: float
 
-    def __call__(self, x: torch.Tensor, t: Any = None) -> torch.Tensor:
-        return super().__call__(x)
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.lattice(x)
 
 
 # -- inside --------------------------------------------------------------------------------------------------------
