@@ -1,7 +1,13 @@
-"""The paper's experiments: one file each, with its presets and `run(preset) -> Report`."""
+"""The paper's experiments and our own: one file each, with its presets and `run(preset) -> Report`."""
 
 from types import ModuleType
 
-from phibe.experiments import affine_ou, ou, ou_theory
+from phibe.experiments import affine_ou, estimators, nonlinear, ou, ou_theory
 
-EXPERIMENTS: dict[str, ModuleType] = {"ou_theory": ou_theory, "affine_ou": affine_ou, "ou": ou}
+EXPERIMENTS: dict[str, ModuleType] = {
+    "ou_theory": ou_theory,
+    "affine_ou": affine_ou,
+    "ou": ou,
+    "estimators": estimators,
+    "nonlinear": nonlinear,
+}
