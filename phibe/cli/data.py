@@ -11,7 +11,7 @@ from torch import Tensor
 from phibe.cli.options import Options
 from phibe.cli.summaries import describe_data, describe_run
 from phibe.files import read_arrays, replacing
-from phibe.flow import METHODS
+from phibe.integrators import METHODS
 from phibe.networks import NETWORKS, build
 from phibe.objectives import OBJECTIVES
 from phibe.training import FitConfig, fit, open_data, open_flow

@@ -51,7 +51,7 @@ class Config:
 
 CONFIGS = {
     "smoke": Config(
-        steps=(0.02, 0.01),
+        steps=(0.04, 0.02, 0.01, 0.005),
         paths=100,
         noise_steps=(0.05, 0.0125),
         repeats=2,

@@ -33,8 +33,8 @@ LEARNERS = ("phibe", "symmetric")
 @dataclass(frozen=True)
 class Config:
     """The double well from `well_paths` paths at `well_times` times on [0, `well_horizon`]; the systems at rest from
-    `paths` paths with `transitions` transitions in all, at each of `steps`. The `bandwidth` of the kernel route is chosen
-    by cross-validation if not given."""
+    `paths` paths with `transitions` transitions in all, at each of `steps`. The `bandwidth` of the kernel route is
+    chosen by cross-validation if not given."""
 
     well_paths: int = 2000
     well_times: int = 161
