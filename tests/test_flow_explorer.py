@@ -74,7 +74,7 @@ def test_a_changed_setting_changes_picture_colour_and_words(explorer):
     assert explorer.stage.dots.fill_color == explorer.stage.colors["regression"]
     assert explorer.reading() != words
     assert "∇v" not in explorer.equations()
-    assert "comes to rest" in explorer.stability()
+    assert "comes to rest" in explorer.character()
     assert not explorer.figures.loading
 
 
@@ -87,7 +87,7 @@ def test_few_observations_are_biased_and_the_words_say_so(explorer):
 
 def test_an_unstable_drift_is_shown_and_explained(explorer):
     explorer.param.update(process="custom", a11=1.5, a12=-2, a21=2, a22=1.5)
-    words = explorer.stability()
+    words = explorer.character()
     assert "1.5 ± 2 i" in words
     assert "unstable" in words
     assert "no stationary law" in words
