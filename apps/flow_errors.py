@@ -45,8 +45,10 @@ class Errors:
         plot.xaxis.axis_label, plot.yaxis.ticker.desired_num_ticks = "t", 4
         style = {"line_color": self.colors["quiet"], "line_width": 1.5, "line_dash": "dotted"}
         plot.line("t", reference, source=self.curves, **style)
-        for glyphs, name in zip(self.lines, (error, second(error)), strict=True):
-            glyphs.append(plot.line("t", name, source=self.curves, line_width=2).glyph)
+        for glyphs, name, width in zip(self.lines, (error, second(error)), (2.8, 1.5), strict=True):
+            glyphs.append(
+                plot.line("t", name, source=self.curves, line_width=width).glyph
+            )  # where they agree, both show
         plot.add_layout(self._cursor())
         return plot
 

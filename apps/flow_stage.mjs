@@ -77,7 +77,7 @@ const show_arrows = ({sources, colors}, mode, view, exact, flows) => {
   const tints = flows.map(({color}) => mode == 3 && flows.length == 1 ? colors.difference : color)
   const shown = mode == 1 ? [[truth, colors.exact]] : (mode == 2 ? guesses : gaps).map((one, i) => [one, tints[i]])
   put(sources.arrows, columns_of(shown.flatMap(([one, color]) => arrows(points, one, unit * times, color))))
-  return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v, ${times} times as long`][mode]
+  return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v${times == 1 ? "" : `, ${times} times as long`}`][mode]
 }
 
 // The particles, trails and law of one flow, or nothing where there is no such flow.

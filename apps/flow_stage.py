@@ -54,7 +54,7 @@ class Stage:
         plot.scatter("x", "y", source=self.sources["samples"], **style)
         self._arrows(plot)
         self.dots = self._flow(plot, "flow", size=5.5, line_color=None, fill_alpha=0.9)
-        self.rings = self._flow(plot, second("flow"), size=9, line_width=1.8, fill_color=None)
+        self.rings = self._flow(plot, second("flow"), size=8, line_width=1.5, fill_color=None)
         style = {"line_width": 2.5, "line_dash": [7, 5], "line_color": self.colors["exact"]}
         plot.line("x", "y", source=self.sources["law"], **style)
         unsynced(plot.title).update(name="clock", text="t", text_font_size="1.1rem")
@@ -68,7 +68,7 @@ class Stage:
         plot.scatter("x1", "y1", source=arrows, fill_color="color", **head)
 
     def _flow(self, plot: Figure, flow: str, **style) -> Glyph:
-        """A flow's trails, particles and ellipse; those of a second flow are rings, which leave the first's in sight."""
+        """A flow's trails, particles and ellipse; a second one's particles are rings: the first's stay in sight."""
         parts = self.tinted.setdefault(flow, [])
         for i, alpha in enumerate(FADE):
             trail = self.sources[f"{flow}_trail{i}"]

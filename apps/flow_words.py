@@ -26,7 +26,7 @@ OBJECTIVE = {
 }
 READING = {
     "phibe": "Each particle moves without noise, yet at every time all of them should have the law of the samples: the"
-    " solid {shape} on the dashed one.",
+    " {shape}.",
     "isotropic": "One number σ̂² stands for the whole noise matrix: right where the noise is the same in all directions"
     " and the drift adds little to it, a cloud of the wrong shape where not.",
     "regression": "Without the diffusion term the best fit is the drift: the cloud follows the mean and collapses"
@@ -46,10 +46,14 @@ BIASED = (
     " Here Δt is too long: the objective takes E[ΔxΔxᵀ]/Δt for Σ, but that holds the drift’s own motion too, so the"
     " cloud is blown up where the mean moves fast. More observations repair it."
 )
+LOST = (
+    '<p class="note">A polynomial knows nothing where there is no data: particles that come there may run away. They'
+    " are not drawn, but count in W₂.</p>"
+)
 WELL_CHARACTER = (
-    "<p>A ball in the potential (x² − 1)² with noise: <b>nonlinear</b> and <b>reversible</b>. All paths start in the left"
-    " well; the law splits, crosses the barrier, fills both wells and comes to rest. It is not Gaussian on the way,"
-    " so the exact density is a solution of the Fokker–Planck equation on a grid.</p>"
+    "<p>A ball in the potential (x² − 1)² with noise: <b>nonlinear</b> and <b>reversible</b>. All paths start in the"
+    " left well; the law splits, crosses the barrier, fills both wells and comes to rest. It is not Gaussian on the"
+    " way, so the exact density is a solution of the Fokker–Planck equation on a grid.</p>"
 )
 
 
@@ -97,13 +101,17 @@ def _number(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
 
 
+def _short(value: float) -> str:
+    return f"{value:.0f}" if 100 <= value < 1e5 else f"{value:.2g}"
+
+
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 
 def reading(setting: Setting, columns: Columns) -> str:
     """How to read the picture, with the numbers at its end, and which of two flows is closer."""
     flows = [(name, "" if i == 0 else second("")) for i, name in enumerate(setting.estimators)]
-    shape = "steps" if setting.process == WELL else "ellipse"
+    shape = "steps on the dashed curve" if setting.process == WELL else "solid ellipse on the dashed one"
     if len(flows) == 1:
         text = READING[setting.estimator].format(shape=shape) + _bias(setting, columns)
     else:
@@ -112,6 +120,8 @@ def reading(setting: Setting, columns: Columns) -> str:
     numbers = "; ".join(_numbers(name if len(flows) > 1 else "", columns, end) for name, end in flows)
     own = f" (‖v‖ = {columns['speed'][-1]:.2g}; W₂ of the samples themselves"
     notes = "".join(_blind(name, setting) for name, _ in flows)
+    if any(columns[f"lost{end}"][-1] > 0 for _, end in flows if f"lost{end}" in columns):
+        notes += LOST
     return f"<p>{text}</p><p>{start}{numbers}{own} {columns['sample_error'][-1]:.2g}).</p>{notes}"
 
 
@@ -124,22 +134,22 @@ def _bias(setting: Setting, columns: Columns) -> str:
 
 def _numbers(name: str, columns: Columns, end: str) -> str:
     error, lost = float(columns[f"law_error{end}"][-1]), float(columns.get(f"lost{end}", [0.0])[-1])
-    law = f"law W₂ {error:.2g}" if math.isfinite(error) else "the flow has run away"
+    law = f"law W₂ {_short(error)}" if math.isfinite(error) else "the flow has run away"
     if lost > 0:
         law += f", {100 * lost:.2g} % of the particles have run away out of the picture"
     head = f"<b>{name}</b>: velocity error" if name else "velocity error"
-    return f"{head} {float(columns[f'velocity_error{end}'][-1]):.2g}, {law}"
+    return f"{head} {_short(float(columns[f'velocity_error{end}'][-1]))}, {law}"
 
 
 def _comparison(names: tuple[str, ...], columns: Columns) -> str:
     """Which of two velocities is closer to the true one, by the root of the mean square over the film."""
     errors = [_over_time(columns["velocity_error"]), _over_time(columns[second("velocity_error")])]
-    both = " and ".join(f"{error:.2g} for <b>{name}</b>" for name, error in zip(names, errors, strict=True))
+    both = " and ".join(f"{_short(error)} for <b>{name}</b>" for name, error in zip(names, errors, strict=True))
     head = f"Over the whole film the velocity error is {both}"
     best, worst = int(errors[1] < errors[0]), max(errors)
     if not worst > 1.02 * min(errors):
         return f"{head}: nothing between them."
-    times = f", by a factor of {worst / min(errors):.2g}" if min(errors) > 1e-6 else ""
+    times = f", by a factor of {_short(worst / min(errors))}" if min(errors) > 1e-6 else ""
     return f"{head}: <b>{names[best]}</b> is closer{times}."
 
 
@@ -156,8 +166,8 @@ def _blind(estimator: str, setting: Setting) -> str:
     if len(times) - len(seen) < 0.05 * len(times):
         return ""
     return (
-        f'<p class="note"><b>{estimator}</b> looks at {OBJECTIVES[estimator].width} neighbouring observations, so of the'
-        f" {len(times)} of a path it knows the velocity at {len(seen)}, from t = {float(seen[0]):.2g} to"
+        f'<p class="note"><b>{estimator}</b> looks at {OBJECTIVES[estimator].width} neighbouring observations, so of'
+        f" the {len(times)} of a path it knows the velocity at {len(seen)}, from t = {float(seen[0]):.2g} to"
         f" {float(seen[-1]):.2g}; before and after, its field is held fixed. More observations shorten these ends.</p>"
     )
 
@@ -170,7 +180,8 @@ def equations(setting: Setting) -> str:
     if setting.process == WELL:
         lines = [
             r"\mathrm{d}X = -U'(X)\,\mathrm{d}t + \mathrm{d}B, \quad U = (x^2 - 1)^2",
-            r"\dot x = v(x, t) = -U'(x) - \tfrac12\,\partial_x\log\rho_t(x), \quad \partial_t\rho = -\partial_x(v\rho)",
+            r"\dot x = v(x, t) = -U'(x) - \tfrac12\,\partial_x\log\rho_t(x)",
+            r"\partial_t\rho_t = -\partial_x(v\rho_t)",
         ]
     else:
         lines = [

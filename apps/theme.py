@@ -100,7 +100,7 @@ def figure(**options: Any) -> bokeh_figure:
 
 
 def key(entries: dict[str, tuple[str, str]]) -> str:
-    """A legend as HTML, which wraps on a narrow screen and slows no frame: {text: (colour, dot, ring, line or dash)}."""
+    """A legend as HTML, which wraps on a narrow screen and slows no frame: {text: (colour, marks)}."""
     marks = {
         "dot": '<circle cx="9" cy="6" r="4.5" fill="{0}"/>',
         "ring": '<circle cx="9" cy="6" r="4.5" fill="none" stroke="{0}" stroke-width="2"/>',

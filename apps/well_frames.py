@@ -1,4 +1,4 @@
-"""The film of the double well: its density by the Fokker–Planck equation, SDE samples, and flows of polynomial fields."""
+"""The double well's film: its density by the Fokker–Planck equation, SDE samples, and flows of polynomial fields."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ LOW, HIGH = -2.4, 2.4  # the picture; hardly any path ever leaves it
 CELLS, DRAWN = 400, 160
 BINS = 48
 KNOTS = 9
+CLEAR = 0.02  # of the density's peak: above it the velocity matters, and is drawn
 FRESH = 3000  # paths that no fit has seen, to measure laws against
 
 
@@ -34,7 +35,8 @@ def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:
     columns = {
         "t": shown.times,
         "density": density,
-        "exact": truth,
+        "exact": torch.where(clear := density > CLEAR * density.amax(1, keepdim=True), truth, torch.nan),
+        "reach": _reach(torch.where(clear, truth, 0.0)),
         "speed": _norm(truth, density),
         "sample": shown.states[:PARTICLES, :, 0].mT,
         "sample_error": _distances(shown.states, fresh),
@@ -63,7 +65,7 @@ def exact_law(end: float, observations: int) -> GridLaw:
 
 
 def estimate(law: GridLaw, seen: Trajectories, estimator: str, degree: int) -> Flow:
-    """The flow of a field polynomial in x and piecewise linear in time, fitted in closed form; for `exact` the true one.
+    """The flow of a field polynomial in x and piecewise linear in time, fitted in closed form; or the `exact` one.
 
     Beyond the picture, where there is no data, the field is held at its value on the edge: a polynomial that runs
     away leaves the picture at a finite speed.
@@ -92,13 +94,18 @@ def _table(function: Velocity, x: Tensor, times: Tensor) -> Tensor:
     return values.reshape(len(times), len(x)).detach()
 
 
+def _reach(values: Tensor) -> Tensor:
+    """Half the height of a picture of each row, which shrinks slowly as a film goes on and never grows: (F,)."""
+    return 1.3 * values.abs().amax(1).flip(0).cummax(0).values.flip(0).clamp(min=0.5)
+
+
 def _norm(values: Tensor, density: Tensor) -> Tensor:
     """‖·‖ in L²(ρ_t) by the rectangle rule, for each row: (F, points) → (F,)."""
     return (values.square() * density).sum(1).mul((HIGH - LOW) / (DRAWN - 1)).sqrt()
 
 
 def _bars(states: Tensor) -> np.ndarray:
-    """A histogram for each frame that integrates to the share of the states in the picture: (path, F, 1) → (F, BINS)."""
+    """A histogram for each frame, whose area is the share of the states in the picture: (path, F, 1) → (F, BINS)."""
     width = (HIGH - LOW) / BINS
     counts = [np.histogram(row, bins=BINS, range=(LOW, HIGH))[0] for row in states[..., 0].mT.numpy()]
     return np.stack(counts) / (len(states) * width)

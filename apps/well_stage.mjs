@@ -20,15 +20,14 @@ const strip = (x, place, depth) => ({
 
 const nothing = {x: [], y: []}
 
-export default ({frames, look, sources, cursors, title, low, high, depth, clear}) => {
+export default ({frames, look, sources, cursors, title, height, low, high, depth}) => {
   const columns = frames.data
   if (columns.t === undefined) return
   const k = look.data.frame[0]
   const density = row(columns.density, k)
   const x = even(low, high, density.length)
-  const least = clear * Math.max(...density)
   put(sources.density, {x, y: density})
-  put(sources.exact, {x, y: row(columns.exact, k).map((v, i) => density[i] > least ? v : NaN)})
+  put(sources.exact, {x, y: row(columns.exact, k)})
   put(sources.samples_dots, strip(row(columns.sample, k), 0, depth))
   for (const [place, end] of ["", "_2"].entries()) {
     const there = columns[`particle${end}`] !== undefined
@@ -38,6 +37,7 @@ export default ({frames, look, sources, cursors, title, low, high, depth, clear}
     put(sources[`flow${end}_bars`], there ? {x: edges, y: [...bars, bars[bars.length - 1]]} : nothing)
     put(sources[`flow${end}_field`], there ? {x, y: row(columns[`fitted${end}`], k)} : nothing)
   }
+  height.setv({start: -columns.reach[k], end: columns.reach[k]})
   title.text = `t = ${columns.t[k].toFixed(2)}`
   for (const cursor of cursors) cursor.location = columns.t[k]
 }

@@ -1,8 +1,7 @@
-"""The flow explorer's figures for the double well: a density with particles under it, and the velocity, frame by frame."""
+"""The flow explorer's figures for the double well: a density with particles under it, and the velocity."""
 
 from __future__ import annotations
 
-import numpy as np
 from bokeh.models import ColumnDataSource, CustomJS, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
 from flow_film import Columns, second
@@ -12,7 +11,6 @@ from well_frames import HIGH, LOW
 
 ROWS = ("samples", "flow", second("flow"))
 DEPTH = 0.13  # of a row of particles, in units of the density
-CLEAR = 0.02  # of the density's peak: where the exact velocity is drawn
 
 
 class WellStage:
@@ -36,9 +34,6 @@ class WellStage:
                 setattr(glyph, name, self.colors[estimator])
         if columns:
             self.density.y_range.update(start=-DEPTH * (len(estimators) + 1.3), end=1.12 * columns["density"].max())
-            clear = np.where(columns["density"] > CLEAR * columns["density"].max(1, keepdims=True), columns["exact"], 0)
-            reach = 1.2 * float(np.quantile(np.abs(clear).max(1), 0.97))
-            self.field.y_range.update(start=-reach, end=reach)
         self.frames.data = columns
 
     def key(self, estimators: tuple[str, ...]) -> str:
@@ -67,7 +62,7 @@ class WellStage:
         return plot
 
     def _field(self) -> Figure:
-        plot = figure(name="field", x_range=self.x_range, y_range=Range1d(-1, 1))
+        plot = figure(name="field", x_range=self.x_range, y_range=unsynced(Range1d(-1, 1)))
         plot.xaxis.axis_label, plot.yaxis.axis_label, plot.min_border_left = "x", "velocity", 62
         for flow in ROWS[1:]:
             curve = plot.line("x", "y", source=self.sources[f"{flow}_field"], line_width=2.5)
@@ -81,7 +76,7 @@ class WellStage:
 
     def _script(self) -> None:
         models = {name: getattr(self, name) for name in ("frames", "look", "sources", "cursors")}
-        extra = {"title": self.density.title, "low": LOW, "high": HIGH, "depth": DEPTH, "clear": CLEAR}
+        extra = {"title": self.density.title, "height": self.field.y_range, "low": LOW, "high": HIGH, "depth": DEPTH}
         draw = CustomJS.from_file(HERE / "well_stage.mjs", **models, **extra)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
