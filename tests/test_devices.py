@@ -1,4 +1,4 @@
-"""Device mistakes, found without a GPU: everything runs on torch's meta device, where a CPU tensor in the way raises."""
+"""Device mistakes, found without a GPU: all runs on torch's meta device, where a CPU tensor in the way raises."""
 
 import pytest
 import torch
