@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phibe.moments import typical_step
-from phibe.objectives import estimate_noise
+from phibe.objectives import OBJECTIVES, estimate_noise
 from phibe.training import FitConfig
 from phibe.training.checkpoints import Metrics, load_tensors
 from phibe.training.runs import read_config
@@ -61,6 +61,15 @@ def _ranges(data: Trajectories) -> dict[str, str]:
         for i in range(min(size, 8))
     }
     return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
+
+
+def describe_objectives() -> str:
+    """A table of the objectives: observations they look at, order of the error in Δt, cost, assumptions."""
+    rows = [("objective", "width", "order", "cost", "assumes")]
+    rows += [(name, str(kind.width), kind.order, kind.cost, kind.assumes) for name, kind in OBJECTIVES.items()]
+    return "\n".join(
+        f"{name:13} {width:5}  {order:24} {cost:20} {assumes}" for name, width, order, cost, assumes in rows
+    )
 
 
 def describe_run(folder: Path) -> str:
