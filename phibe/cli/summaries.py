@@ -64,12 +64,12 @@ def _ranges(data: Trajectories) -> dict[str, str]:
 
 
 def describe_objectives() -> str:
-    """A table of the objectives: observations they look at, order of the error in Δt, cost, assumptions."""
-    rows = [("objective", "width", "order", "cost", "assumes")]
-    rows += [(name, str(kind.width), kind.order, kind.cost, kind.assumes) for name, kind in OBJECTIVES.items()]
-    return "\n".join(
-        f"{name:13} {width:5}  {order:24} {cost:20} {assumes}" for name, width, order, cost, assumes in rows
-    )
+    """A table of the objectives: observations they look at, order of the bias in Δt, noise, cost, assumptions."""
+    rows = [("objective", "width", "order", "variance", "cost", "assumes")]
+    for name, kind in OBJECTIVES.items():
+        rows.append((name, str(kind.width), kind.order, f"{kind.variance:g}", kind.cost, kind.assumes))
+    widths = (13, 6, 24, 9, 20, 0)
+    return "\n".join(" ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)
 
 
 def describe_run(folder: Path) -> str:
