@@ -33,8 +33,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from phibe.calculus import Velocity, dot
 from phibe.networks import MLP, UNet
-from phibe.objectives import Velocity, dot, isotropic, phibe, regression
+from phibe.objectives import isotropic, phibe, regression
 
 DELTA = 0.03
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.calculus import Velocity
 from phibe.flow import INTEGRATORS, Flow
-from phibe.objectives import Velocity
 from phibe.systems.ou import Gaussian
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.objectives import Velocity, divergence, rademacher
+from phibe.calculus import Velocity, divergence, rademacher
 from phibe.trajectories import Trajectories
 
 Step = Callable[[Velocity, Tensor, Tensor, Tensor], Tensor]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from phibe.objectives import Velocity, dot
+from phibe.calculus import Velocity, dot
 
 
 class Estimate(NamedTuple):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from phibe.objectives import Objective, find_objective
 from phibe.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
 class AffineMoments:
-    """Sums over the transitions that start at each of `times`, with z = (x − shift, 1) and w = Δx.
+    """Sums over the places at each of `times`, with z = (x − shift, 1), targets u and weighted directions q, d.
 
-    `count` (L,), `zz` = Σ z zᵀ (L, d+1, d+1), `wz` = Σ w zᵀ/Δt (L, d, d+1), `ww` = Σ w wᵀ/Δt (L, d, d); `shift` (d,).
+    `count` (L,), `zz` = Σ z zᵀ (L, d+1, d+1), `wz` = Σ u zᵀ (L, d, d+1), `ww` = Σ q d dᵀ (L, d, d); `shift` (d,). Of
+    transitions Δx, u = Δx/Δt and ww = Σ Δx Δxᵀ/Δt.
     """
 
     times: Tensor
@@ -34,7 +37,7 @@ class AffineMoments:
 
 
 def grid_moments(blocks: Iterable[Trajectories]) -> AffineMoments:
-    """The moments of complete paths on one grid, in one pass at the speed of memory."""
+    """The moments of the transitions of complete paths on one grid, in one pass at the speed of memory."""
     band: Band | None = None
     for block in blocks:
         band = band or Band(block)
@@ -108,30 +111,83 @@ class Band:
         return products.flatten(0, 1)[: len(self.times) - 1]
 
 
-def grouped_moments(data: Trajectories) -> AffineMoments:
-    """The moments of any data: transitions are grouped by the exact time at which they start."""
-    d = data.states[0, 0].numel()
-    times = data._path_times()[:, :-1][data._observed(2)].unique()
-    shift = data.states[:, 0].double().flatten(1).mean(0)
-    parts = [(len(times),), (len(times), d + 1, d + 1), (len(times), d, d + 1), (len(times), d, d)]
-    count, zz, wz, ww = (torch.zeros(shape, dtype=torch.float64) for shape in parts)
-    for chunk in data.chunks():
-        inside, dt = chunk._observed(2), chunk._path_times().diff(dim=1)
-        group = torch.searchsorted(times, chunk._path_times()[:, :-1][inside].contiguous())
-        x, _, w, _ = chunk.pairs()
-        z = torch.nn.functional.pad(x.double().flatten(1) - shift, (0, 1), value=1.0)
-        w, dt = w.double().flatten(1), dt[inside][:, None, None]
-        count.index_add_(0, group, torch.ones(len(z), dtype=torch.float64))
-        zz.index_add_(0, group, z[:, :, None] * z[:, None, :])
-        wz.index_add_(0, group, w[:, :, None] * z[:, None, :] / dt)
-        ww.index_add_(0, group, w[:, :, None] * w[:, None, :] / dt)
-    if float(count.median()) < d + 1:
+def grouped_moments(blocks: Iterable[Trajectories], objective: str = "phibe") -> AffineMoments:
+    """The moments of any data and any objective: what the samples say is grouped by the exact time of their place.
+
+    Of an objective that looks from both ends of a transition, only times seen from both sides are kept.
+    """
+    sums: Sums | None = None
+    interval, step, dtype = (math.inf, -math.inf), 0.0, torch.float64
+    for block in blocks:
+        for chunk in block.chunks(megabytes=8):
+            shift = chunk.states[:, 0].double().flatten(1).mean(0) if sums is None else sums.shift
+            part = _grouped(chunk.to(torch.float64), find_objective(objective), shift)
+            sums = part if sums is None else sums.plus(part)
+        interval = min(interval[0], block.interval[0]), max(interval[1], block.interval[1])
+        step, dtype = typical_step(block), block.states.dtype
+    if sums is None:
+        raise ValueError("There is no block of paths to fit: the iterable was empty. Was it used up by an earlier fit?")
+    both = (sums.counts > 0).all(1)
+    if not both.any():
         raise ValueError(
-            f"An affine field at each time needs {d + 1} or more transitions that start there; half of the "
-            f"{len(times)} different times have {int(count.median())} or fewer. Pass `knots`, e.g. "
-            f"`knots=torch.linspace({data.interval[0]:g}, {data.interval[1]:g}, 20)`."
+            f"`{objective}` needs times that some transitions start from and others end at; there are none. Pass "
+            "`knots` to fit a field that is piecewise linear in time, or take objective 'phibe'."
         )
-    return AffineMoments(times, shift, count, zz, wz, ww, data.interval, typical_step(data), data.states.dtype)
+    times, count, zz, wz, ww = (part[both] for part in (sums.times, sums.counts.sum(1), sums.zz, sums.wz, sums.ww))
+    if float(count.median()) < zz.shape[1]:
+        raise ValueError(
+            f"An affine field at each time needs {zz.shape[1]} or more samples there; half of the {len(times)} "
+            f"different times have {int(count.median())} or fewer. Pass `knots`, e.g. "
+            f"`knots=torch.linspace({interval[0]:g}, {interval[1]:g}, 20)`."
+        )
+    return AffineMoments(times, sums.shift, count, zz, wz, ww, interval, step, dtype)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The moments of some samples, with `counts` (L, places): how many there are of each place of the stencil."""
+
+    times: Tensor
+    shift: Tensor
+    counts: Tensor
+    zz: Tensor
+    wz: Tensor
+    ww: Tensor
+
+    def plus(self, other: Sums) -> Sums:
+        times, group = torch.cat([self.times, other.times]).unique(return_inverse=True)
+        mine, theirs = ((s.counts, s.zz, s.wz, s.ww) for s in (self, other))
+        both = (torch.cat(parts) for parts in zip(mine, theirs, strict=True))
+        return Sums(
+            times,
+            self.shift,
+            *(part.new_zeros(len(times), *part.shape[1:]).index_add_(0, group, part) for part in both),
+        )
+
+
+def _grouped(chunk: Trajectories, objective: Objective, shift: Tensor) -> Sums:
+    """The moments of one chunk of paths in float64."""
+    sample = objective.samples(chunk)
+    x, t, u, directions = objective.stencil(*sample)
+    times, group = t.unique(return_inverse=True)
+    places = len(t) // len(sample.x)
+    place = torch.arange(len(t)) // len(sample.x)
+    counts = torch.zeros(len(times) * places, dtype=torch.float64)
+    counts.index_add_(0, group * places + place, torch.ones_like(t))
+    z = torch.nn.functional.pad(x.flatten(1) - shift, (0, 1), value=1.0)
+    zz, wz = _outer(z, z, group, len(times)), _outer(u.flatten(1), z, group, len(times))
+    ww = torch.zeros_like(zz[:, :-1, :-1])
+    for q, d in directions:
+        ww += _outer(q[:, None] * d.flatten(1), d.flatten(1), group, len(times))
+    return Sums(times, shift, counts.reshape(-1, places), zz, wz, ww)
+
+
+def _outer(a: Tensor, b: Tensor, group: Tensor, count: int) -> Tensor:
+    """Σ a bᵀ over each group: (m, p), (m, q) → (count, p, q); of groups that repeat in one order, by dense products."""
+    if len(group) % count == 0 and torch.equal(group, torch.arange(count).repeat(len(group) // count)):
+        return torch.einsum("ntp,ntq->tpq", a.reshape(-1, count, a.shape[1]), b.reshape(-1, count, b.shape[1]))
+    total = torch.zeros(count, a.shape[1], b.shape[1], dtype=torch.float64)
+    return total.index_add_(0, group, a[:, :, None] * b[:, None, :])
 
 
 def typical_step(data: Trajectories) -> float:

@@ -1,34 +1,106 @@
-"""Objectives: functions of a velocity whose mean over transitions is least at (an estimate of) the true one.
+"""Objectives: functions of a velocity whose mean over observations is least at (an estimate of) the true one.
 
-Each returns one value per transition, so that callers average, weight, or take standard errors. Shapes everywhere:
-x, dx (n, *state); t, dt (n,) → (n,). The velocity is called as v(x, t) and must be smooth in x where its
-Jacobian appears.
+All of them have one form. A few neighbouring observations of a path, a *stencil*, say of the velocity at (x, t)
+
+    J(v) = ‖v‖² − 2 v·u − Σₖ qₖ dₖᵀ(∇v)dₖ,
+
+with a target u and weighted directions dₖ made of the observations. Each objective below is the equation of its
+stencil, and a name under which API, command line, reports and apps know it. Called with a velocity v(x, t) it returns
+one value per sample, so that callers average, weight, or take standard errors. Samples of two observations are
+x, dx (n, *state) and t, dt (n,); of more, x (n, width, *state), t (n, width) and dt (n, width − 1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
 
-from phibe.trajectories import Trajectories
-
-Velocity = Callable[[Tensor, Tensor], Tensor]
+from phibe.calculus import Velocity, along, dot, over, rademacher, times, units
+from phibe.trajectories import Pairs, Trajectories, Windows
 
 
-def phibe(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+class Stencil(NamedTuple):
+    """Places x (m, *state), t (m,), targets u (m, *state), pairs of q (m,), d (m, *state); m = n, or 2n: both ends."""
+
+    x: Tensor
+    t: Tensor
+    u: Tensor
+    directions: tuple[tuple[Tensor, Tensor], ...] = ()
+
+
+class Objective:
+    """An objective, with what one needs to know to choose it.
+
+    `width` is the number of neighbouring observations it looks at, `order` that of its error in Δt, `cost` what a value
+    of it takes, `assumes` what must hold for it to find the probability velocity. `jacobian` says whether it
+    differentiates the velocity: then networks must be smooth, and a finite sample does not bound it from below.
+    """
+
+    def __init__(self, stencil: Callable[..., Stencil], *, width: int, order: str, cost: str, assumes: str):
+        update_wrapper(self, stencil)
+        self.name, self.stencil = stencil.__name__, stencil
+        self.width, self.order, self.cost, self.assumes = width, order, cost, assumes
+        self.jacobian = "Jacobian" in cost
+
+    def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
+        """The objective of each sample, (n,)."""
+        values = evaluate(velocity, self.stencil(*sample, **options))
+        return values.reshape(-1, len(sample[0])).mean(0)
+
+    def __repr__(self) -> str:
+        return f"<objective {self.name}: {(self.__doc__ or '').splitlines()[0]}>"
+
+    def samples(self, data: Trajectories) -> Pairs | Windows:
+        """All the samples of this width in the data."""
+        return data.pairs() if self.width == 2 else data.windows(self.width)
+
+
+OBJECTIVES: dict[str, Objective] = {}
+"""Every objective by its name: what the command line, the book and the apps offer."""
+
+
+def objective(*, width: int = 2, order: str, cost: str, assumes: str) -> Callable[[Callable[..., Stencil]], Objective]:
+    """Turns the equation of a stencil into an objective, under the name of the function."""
+
+    def register(stencil: Callable[..., Stencil]) -> Objective:
+        made = Objective(stencil, width=width, order=order, cost=cost, assumes=assumes)
+        OBJECTIVES[made.name] = made
+        return made
+
+    return register
+
+
+def evaluate(velocity: Velocity, stencil: Stencil) -> Tensor:
+    """‖v‖² − 2 v·u − Σₖ qₖ dₖᵀ(∇v)dₖ at each place, (m,), with a forward-mode product for each direction."""
+    x, t, u, directions = stencil
+    if not directions:
+        v = velocity(x, t)
+        return dot(v, v) - 2 * dot(v, u)
+    total = torch.zeros_like(t)
+    for q, d in directions:
+        v, slope = along(lambda z: velocity(z, t), x, d)
+        total = total + q * dot(slope, d)
+    return dot(v, v) - 2 * dot(v, u) - total
+
+
+# -- two observations --------------------------------------------------------------------------------------------------
+
+
+@objective(order="1", cost="1 Jacobian product", assumes="a Markov state and a small step")
+def phibe(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
     """Empirical PhiBE-Flow objective, one value per transition   [paper: empirical PhiBE-Flow objective].
 
     ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt, with the last term as one forward-mode product. O(Δt) bias.
     """
-    v, jacobian_dx = along(lambda z: velocity(z, t), x, dx)
-    return dot(v, v) - (2 * dot(v, dx) + dot(jacobian_dx, dx)) / dt
+    return Stencil(x, t, over(dx, dt), ((1 / dt, dx),))
 
 
+@objective(order="1", cost="1 Jacobian product", assumes="a Markov state, a small step and noise σ²I everywhere")
 def isotropic(
-    velocity: Velocity,
     x: Tensor,
     t: Tensor,
     dx: Tensor,
@@ -36,34 +108,123 @@ def isotropic(
     *,
     noise: float,
     generator: torch.Generator | None = None,
-) -> Tensor:
+    exact: bool = False,
+) -> Stencil:
     """PhiBE-Flow objective for a constant scalar diffusion Σ = σ²I   [paper: constant isotropic diffusion].
 
     ‖v‖² − 2 v·Δx/Δt − σ² εᵀ(∇v)ε, ε = ±1 at random: the last term is σ²∇·v on average, at the price of one
-    forward-mode product. `noise` is σ², known or from `estimate_noise`. O(Δt) bias from the drift, none from a known Σ.
+    forward-mode product; `exact` takes one for each coordinate. `noise` is σ², known or from `estimate_noise`. O(Δt)
+    bias from the drift, none from a known Σ.
     """
-    probe = rademacher(x, generator)
-    v, jacobian_probe = along(lambda z: velocity(z, t), x, probe)
-    return dot(v, v) - 2 * dot(v, dx) / dt - noise * dot(jacobian_probe, probe)
+    probes = list(units(x)) if exact else [rademacher(x, generator)]
+    return Stencil(x, t, over(dx, dt), tuple((torch.full_like(t, noise), probe) for probe in probes))
 
 
-def regression(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+@objective(order="–", cost="1 evaluation", assumes="that the forward drift b is wanted, or that there is no noise")
+def regression(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
     """Least squares on the increments, up to a constant: the diffusion term off, so that b̂ minimises it, not v.
 
     ‖v‖² − 2 v·Δx/Δt.
     """
-    v = velocity(x, t)
-    return dot(v, v) - 2 * dot(v, dx) / dt
+    return Stencil(x, t, over(dx, dt))
 
 
-OBJECTIVES: dict[str, Callable[..., Tensor]] = {
-    "phibe": phibe,
-    "isotropic": isotropic,
-    "regression": regression,
-}
+@objective(
+    order="1 (2 if reversible)",
+    cost="2 evaluations",
+    assumes="a Markov state, and times that some transitions start from and others end at",
+)
+def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
+    """The two-point form of `symmetric`, for data that comes only in pairs.
+
+    ½(‖v(x, t)‖² + ‖v(x′, t′)‖²) − (v(x, t) + v(x′, t′))·Δx/Δt: the paper's objective with its Itô sum v·Δx + ½Δxᵀ(∇v)Δx
+    taken as the Stratonovich sum ½(v + v′)·Δx. A place that is only a start (the first observation of all paths) sees
+    the forward drift there, one that is only an end the backward drift.
+    """
+    u = over(dx, dt)
+    return Stencil(torch.cat([x, x + dx]), torch.cat([t, t + dt]), torch.cat([u, u]))
 
 
-def find_objective(name: str) -> Callable[..., Tensor]:
+# -- three observations and more ---------------------------------------------------------------------------------------
+
+
+@objective(width=3, order="1 (2 if reversible)", cost="1 evaluation", assumes="a Markov state")
+def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
+    """Least squares on central differences: v is the mean of the forward and the backward drift [Nelson].
+
+    ‖v‖² − v·(Δ₊x/Δ₊t + Δ₋x/Δ₋t) at the middle of three observations. Each one-sided difference has the weight ½,
+    whatever the two steps are, since the two drifts are different functions. It knows nothing of the first and the last
+    observation of a path, where there is no such difference.
+    """
+    back, ahead = over(x[:, 1] - x[:, 0], dt[:, 0]), over(x[:, 2] - x[:, 1], dt[:, 1])
+    return Stencil(x[:, 1], t[:, 1], (back + ahead) / 2)
+
+
+@objective(width=5, order="2", cost="1 evaluation", assumes="a Markov state; five times the variance at least")
+def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
+    """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
+    (b1, b2), (f1, f2) = _sides(x, dt)
+    near, far = dt[:, 1], dt[:, 1] + dt[:, 0]
+    back = _extrapolated(b1, b2, near, far)
+    near, far = dt[:, 2], dt[:, 2] + dt[:, 3]
+    return Stencil(x[:, 2], t[:, 2], (back + _extrapolated(f1, f2, near, far)) / 2)
+
+
+@objective(width=5, order="4 if reversible, else 1", cost="1 evaluation", assumes="a reversible Markov process")
+def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
+    """`symmetric` with its Δt² term extrapolated away: (4D_h − D_2h)/3 for equal steps.
+
+    For any steps: weights ½ in all for each side, that cancel the terms in Δt, alike on both sides of a reversible
+    process, and in Δt².
+    """
+    (b1, b2), (f1, f2) = _sides(x, dt)
+    h, H, k, K = dt[:, 2], dt[:, 2] + dt[:, 3], dt[:, 1], dt[:, 1] + dt[:, 0]
+    p, q, P, Q = H - h, K - k, H**2 - h**2, K**2 - k**2
+    r, s = (k - h) / 2, -(h**2 + k**2) / 2
+    a, c = (r * Q + s * q) / (p * Q + q * P), (p * s - P * r) / (p * Q + q * P)
+    u = times(f1, 0.5 - a) + times(f2, a) + times(b1, 0.5 - c) + times(b2, c)
+    return Stencil(x[:, 2], t[:, 2], u)
+
+
+@objective(width=3, order="2", cost="2 Jacobian products", assumes="a Markov state; about five times the variance")
+def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
+    """Second-order PhiBE: b̂ and Σ̂ extrapolated to Δt = 0 from the increments over one and over two steps.
+
+    For equal ones b̂ = (2Δ₁ − ½Δ₂)/h and Σ̂ = (2Δ₁Δ₁ᵀ − ½Δ₂Δ₂ᵀ)/h, with Δₖ = X_{t+kh} − X_t.
+    """
+    d1, d2, h, H = x[:, 1] - x[:, 0], x[:, 2] - x[:, 0], dt[:, 0], dt[:, 0] + dt[:, 1]
+    u = _extrapolated(over(d1, h), over(d2, H), h, H)
+    return Stencil(x[:, 0], t[:, 0], u, ((H / (H - h) / h, d1), (-h / (H - h) / H, d2)))
+
+
+@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state; twice the variance")
+def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
+    """`phibe` with a covariance free of the drift: Σ̂ = Δ₁Δ₁ᵀ/h − ½(Δ₁Δ₂ᵀ + Δ₂Δ₁ᵀ)/h, Δ₂ being the next increment.
+
+    The noises of Δ₁ and Δ₂ are independent, so the cross term is what the drift alone puts into Δ₁Δ₁ᵀ, b bᵀh among it:
+    for constant noise Σ̂ = Σ + O(h²). Two directions, by polarisation: the bracket is ¼[(2Δ₁ − Δ₂)(…)ᵀ − Δ₂Δ₂ᵀ].
+    """
+    d1, h = x[:, 1] - x[:, 0], dt[:, 0]
+    d2 = times(x[:, 2] - x[:, 1], h / dt[:, 1])
+    return Stencil(x[:, 0], t[:, 0], over(d1, h), ((1 / (4 * h), 2 * d1 - d2), (-1 / (4 * h), d2)))
+
+
+def _sides(x: Tensor, dt: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Difference quotients about the middle of five observations: (back one, back two), (ahead one, ahead two)."""
+    back = over(x[:, 2] - x[:, 1], dt[:, 1]), over(x[:, 2] - x[:, 0], dt[:, 1] + dt[:, 0])
+    ahead = over(x[:, 3] - x[:, 2], dt[:, 2]), over(x[:, 4] - x[:, 2], dt[:, 2] + dt[:, 3])
+    return back, ahead
+
+
+def _extrapolated(one: Tensor, two: Tensor, h: Tensor, H: Tensor) -> Tensor:
+    """(H·one − h·two)/(H − h): quotients over steps h and H, their terms in the step cancelled."""
+    return times(one, H / (H - h)) - times(two, h / (H - h))
+
+
+# -- choosing and measuring --------------------------------------------------------------------------------------------
+
+
+def find_objective(name: str) -> Objective:
     """The objective of that name, or an error that lists them."""
     if name not in OBJECTIVES:
         raise ValueError(f"`objective` must be one of {', '.join(OBJECTIVES)}; got {name!r}.")
@@ -78,32 +239,3 @@ def estimate_noise(data: Trajectories) -> float:
         total += float((dot(dx, dx).double() / dt.double()).sum())
         count += dx.numel()
     return total / count
-
-
-def divergence(velocity: Velocity, x: Tensor, t: Tensor, *, probes: Tensor | None = None) -> Tensor:
-    """∇·v at each sample, (n,): exact with one forward-mode product per coordinate, or by Hutchinson's estimate
-    when `probes` (k, n, *state) are given: the mean of εᵀ(∇v)ε."""
-
-    def quadratic(direction: Tensor) -> Tensor:
-        return dot(along(lambda z: velocity(z, t), x, direction)[1], direction)
-
-    if probes is not None:
-        return vmap(quadratic)(probes).mean(0)
-    size = x[0].numel()
-    units = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:]).expand(size, *x.shape)
-    return vmap(quadratic, chunk_size=64)(units).sum(0)
-
-
-def along(f: Callable[[Tensor], Tensor], x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) and its derivative (∇f)·direction, in one forward-mode pass; the Jacobian is never formed."""
-    return jvp(f, (x,), (direction,))  # type: ignore[return-value]
-
-
-def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of each sample, over all state dimensions: (n, *state)² → (n,)."""
-    return (a * b).flatten(1).sum(1)
-
-
-def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Random signs in the shape of `like`."""
-    return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype) * 2 - 1

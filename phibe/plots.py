@@ -17,7 +17,7 @@ from bokeh.models.widgets import Slider, Toggle
 from bokeh.themes import Theme
 from torch import Tensor
 
-from phibe.objectives import Velocity
+from phibe.calculus import Velocity
 from phibe.trajectories import Trajectories
 
 COLORS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,11 @@ class Pairs(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Runs of consecutive observations: `x` (n, width, *state); `t` (n, width)."""
+    """Runs of consecutive observations: `x` (n, width, *state); `t` (n, width); their steps `dt` (n, width − 1)."""
 
     x: Tensor
     t: Tensor
+    dt: Tensor
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -118,13 +120,33 @@ class Trajectories:
         for start in range(0, len(self), block):
             yield self[start : start + block]
 
+    def blocks(self, count: int) -> list[Trajectories]:
+        """About `count` parts of equal size that share no transition: groups of paths, of few paths stretches of them.
+
+        For error bars: what happens in one block is taken to be independent of the others.
+        """
+        if len(self) >= count:
+            return [self[slice(*ends)] for ends in pairwise(round(i * len(self) / count) for i in range(count + 1))]
+        pieces = -(-count // len(self))
+        ends = [round(i * (self.states.shape[1] - 1) / pieces) for i in range(pieces + 1)]
+        parts = (self[i]._stretch(a, b + 1) for i in range(len(self)) for a, b in pairwise(ends))
+        return [part for part in parts if part is not None]
+
+    def _stretch(self, first: int, last: int) -> Trajectories | None:
+        """Observations first … last − 1 of every path, if each has two of them."""
+        lengths = None if self.lengths is None else (self.lengths.clamp(max=last) - first)
+        if last - first < 2 or (lengths is not None and int(lengths.min()) < 2):
+            return None
+        return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
+
     def windows(self, width: int) -> Windows:
         """Every run of `width` consecutive observations of one path."""
         if not 2 <= width <= self.states.shape[1]:
             raise ValueError(f"`width` must be from 2 to {self.states.shape[1]} observations; got {width}.")
         inside = self._observed(width)
         x = self.states.unfold(1, width, 1).movedim(-1, 2)[inside]
-        return Windows(x, self._path_times().unfold(1, width, 1)[inside].to(self.states.dtype))
+        t = self._path_times().unfold(1, width, 1)[inside]
+        return Windows(x, t.to(x.dtype), t.diff(dim=1).to(x.dtype))
 
     def pairs(self) -> Pairs:
         """Every transition between neighbouring observations, with its own `t` and `dt`."""

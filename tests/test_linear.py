@@ -11,8 +11,9 @@ from torch import nn
 
 from phibe import OU, Trajectories, fit_affine, fit_basis, theory
 from phibe.bases import in_time, lift, polynomials
+from phibe.calculus import divergence
 from phibe.moments import grid_moments, grouped_moments
-from phibe.objectives import OBJECTIVES, divergence, estimate_noise, phibe, regression
+from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression
 
 MOMENTS = ("times", "count", "zz", "wz", "ww")
 
@@ -419,7 +420,7 @@ def test_requests_that_cannot_be_met_say_what_can():
         with pytest.raises(ValueError, match="`objective` must be one of phibe, isotropic, regression.*got 'ridge'"):
             fit(data, "ridge")
     own = Trajectories(data.states, data.times + torch.arange(20)[:, None] / 7)
-    with pytest.raises(ValueError, match=r"needs 3 or more transitions that start there.*Pass `knots`, e\.g\. `knots="):
+    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`, e\.g\. `knots="):
         fit_affine(own)
     with pytest.raises(ValueError, match="`knots` must be at least two increasing times; got"):
         fit_affine(own, knots=[0.5, 0.1])

@@ -9,7 +9,8 @@ from torch import nn
 from torch.func import jacrev, vmap
 
 from phibe import OU, objectives, theory
-from phibe.objectives import divergence, estimate_noise, find_objective, isotropic, phibe, regression
+from phibe.calculus import divergence
+from phibe.objectives import estimate_noise, find_objective, isotropic, phibe, regression
 from phibe.systems import Gaussian
 
 SHAPES = [(2,), (1, 4, 4)]

@@ -19,8 +19,8 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "arrays", "trajectories", "systems", "theory", "objectives", "flow", "affine", "bases", "moments"),
-    *("linear", "networks", "codecs", "training", "metrics", "baselines", "experiments", "plots", "cli"),
+    *("files", "arrays", "trajectories", "systems", "theory", "calculus", "objectives", "flow", "affine", "bases"),
+    *("moments", "linear", "networks", "codecs", "training", "metrics", "baselines", "experiments", "plots", "cli"),
 ]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.affine import flow_map, pushforward
+from phibe.calculus import Velocity
 from phibe.experiments.report import Report, record
 from phibe.flow import Flow
 from phibe.linear import AffineField, fit_affine
 from phibe.metrics import global_velocity_error
-from phibe.objectives import Velocity
 from phibe.systems import OU, Gaussian
 from phibe.theory import affine_phibe_field
 from phibe.trajectories import Trajectories

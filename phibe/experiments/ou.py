@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.calculus import Velocity
 from phibe.experiments.report import Report, rate, record
 from phibe.flow import Flow
 from phibe.metrics import Estimate, global_velocity_error, velocity_error
-from phibe.objectives import Velocity
 from phibe.systems import OU
 from phibe.training import FitConfig, fit
 from phibe.trajectories import Trajectories

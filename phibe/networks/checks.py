@@ -15,8 +15,6 @@ from torch.nn.modules import batchnorm, instancenorm, pooling
 from phibe.networks.derivatives import check_gradient, check_kinks, fixed
 from phibe.objectives import find_objective, phibe, regression
 
-WITHOUT_JACOBIAN = {"regression", "symmetric"}
-
 _KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
 _WRONG = "torch gives it wrong parameter gradients under forward-mode differentiation (the value is right, no error)"
 _MIXED = f"in training it mixes the samples of a batch, and {_WRONG}"
@@ -44,8 +42,7 @@ def check_network(
     the numbers come from a float64 copy, a few states and a fixed seed (so dropout is welcome). On the meta device,
     where there are no numbers, the answer is nan.
     """
-    find_objective(objective)
-    jacobian = objective not in WITHOUT_JACOBIAN
+    jacobian = find_objective(objective).jacobian
     t = torch.linspace(0, 1, len(x), dtype=x.dtype, device=x.device) if t is None else t
     _check_input(network, x, t)
     few = 8 if x[0].numel() <= 64 else 2
@@ -91,7 +88,7 @@ def _check_modules(network: nn.Module) -> None:
             if isinstance(module, kinds) and not _frozen(module):
                 raise ValueError(
                     f"{_name(path, module)} cannot be used with an objective that differentiates the velocity: "
-                    f"{reason}. Use {replacement} instead, or objective='regression'."
+                    f"{reason}. Use {replacement} instead, or objective='symmetric'."
                 )
 
 
@@ -161,7 +158,7 @@ def _hint(message: str) -> str:
             "`with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):`."
         )
     if "forward AD" in message or "jvp" in message:
-        return "torch cannot differentiate this operation forward: write it with others, or use objective='regression'."
+        return "torch cannot differentiate this operation forward: write it with others, or use objective='symmetric'."
     if "in-place" in message or "inplace" in message:
         return "Write it without the in-place operation."
     if "dtype" in message or "device" in message:

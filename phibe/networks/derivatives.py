@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from phibe.objectives import along
+from phibe.calculus import along
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def check_kinks(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor) -> None:
             return
     raise ValueError(
         "The velocity has kinks or jumps in x (a functional relu, abs, clamp, max or rounding?): autograd drops them "
-        "from the Jacobian term, and the fit is biased. Use SiLU, GELU or tanh, or objective='regression'."
+        "from the Jacobian term, and the fit is biased. Use SiLU, GELU or tanh, or objective='symmetric'."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phibe.objectives import Velocity
+from phibe.calculus import Velocity
 from phibe.trajectories import Trajectories
 
 
@@ -90,7 +90,7 @@ class Normalised(nn.Module):
         return partial(self, condition=condition)
 
     def balanced(
-        self, objective: Callable[..., Tensor], x: Tensor, t: Tensor, dx: Tensor, dt: Tensor, **options: Any
+        self, objective: Callable[..., Tensor], x: Tensor, t: Tensor, *steps: Tensor, **options: Any
     ) -> Tensor:
         """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but no coordinate is
         drowned by another's units while a network is trained; (n,).
@@ -99,7 +99,8 @@ class Normalised(nn.Module):
         is the objective of v/V in the units x/V. It needs one that scales with the units: not `isotropic`, with σ²I.
         """
         unit = self.velocity_scale
-        return objective(lambda y, s: self(y * unit, s) / unit, x / unit, t, dx / unit, dt, **options)
+        *dx, dt = steps  # of two observations there are increments and steps, of more only steps
+        return objective(lambda y, s: self(y * unit, s) / unit, x / unit, t, *(d / unit for d in dx), dt, **options)
 
 
 class Measures(NamedTuple):

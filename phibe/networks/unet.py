@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phibe.calculus import Velocity
 from phibe.networks.mlp import ACTIVATIONS, Network
-from phibe.objectives import Velocity
 
 
 class UNet(Network):

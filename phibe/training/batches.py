@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.objectives import rademacher
+from phibe.calculus import rademacher
 from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS
 from phibe.training.sampling import Samples, seed_of

@@ -126,7 +126,7 @@ def _split(
     data: Trajectories, held_out: Trajectories | None, objective: str, config: FitConfig
 ) -> tuple[Samples, Samples | None]:
     """Training and held-out samples, of the width that the objective asks for (2 observations: a transition)."""
-    width = getattr(find_objective(objective), "width", 2)
+    width = find_objective(objective).width
     if held_out is not None:
         if not isinstance(held_out, Trajectories):
             raise ValueError(

@@ -43,7 +43,7 @@ class Samples:
         return self.paths[k], index - self.ends[k] + self.counts[k]
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What an objective is called with: x, t, dx, dt of transitions; of longer runs x (n, width, *state), t (n, …).
+        """What an objective is called with: x, t, dx, dt of transitions; of longer runs x (n, width, *state), t and dt.
 
         Times and their differences are float64, states of the data's own type.
         """
@@ -52,7 +52,8 @@ class Samples:
             x, t = self._observed(path, time)
             later, end = self._observed(path, time + 1)
             return x, t, later - x, end - t
-        return self._observed(path[:, None], time[:, None] + torch.arange(self.width, device=time.device))
+        x, t = self._observed(path[:, None], time[:, None] + torch.arange(self.width, device=time.device))
+        return x, t, t.diff(dim=1)
 
     def _observed(self, path: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         times = self.data.times

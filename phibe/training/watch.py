@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phibe.networks.checks import WITHOUT_JACOBIAN
-from phibe.objectives import along
+from phibe.calculus import along
+from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
 from phibe.training.objective import ObjectiveModule
 from phibe.training.resume import Progress
@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def _differentiates(self) -> bool:
-        return self.train.width == 2 and self.module.objective not in WITHOUT_JACOBIAN
+        return find_objective(self.module.objective).jacobian
 
     def _look(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
         """The objective at `count` samples and, if asked for, their |J·Δx|."""
@@ -63,10 +63,12 @@ class Watch:
             sample = [part.to(like.dtype).to(like.device) for part in samples.take(piece)]
             values.append(self.module(*sample, generator=generator).cpu().double())
             if slopes:
-                norms.append(self._slope(*sample[:3]).cpu())
+                norms.append(self._slope(*sample).cpu())
         return torch.cat(values), torch.cat(norms)
 
-    def _slope(self, x: Tensor, t: Tensor, dx: Tensor) -> Tensor:
+    def _slope(self, x: Tensor, t: Tensor, *steps: Tensor) -> Tensor:
+        """|J·Δx| of the first transition of each sample."""
+        x, t, dx = (x, t, steps[0]) if self.train.width == 2 else (x[:, 0], t[:, 0], x[:, 1] - x[:, 0])
         return along(lambda z: self.module.network(z, t), x, dx)[1].flatten(1).norm(dim=1)
 
 
@@ -104,7 +106,7 @@ def judge(now: Progress, scores: Scores) -> bool:
             f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). A finite sample does not bound this "
             "objective from below, and the network has begun to fit its noise; the best weights are kept. Stop early "
             "(`patience`), regularise (`weight_decay`, `ema`, `input_noise`), take a smaller network or more paths, or "
-            "another objective ('regression' is bounded).",
+            "another objective ('symmetric' is bounded).",
             stacklevel=4,
         )
     return better
