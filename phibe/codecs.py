@@ -21,7 +21,7 @@ class GeometryCodec(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = encoder(), decoder()
+        self.encoder, self.decoder = encoder(), decoder().to(memory_format=torch.channels_last)  # faster on a CPU
 
     def encode(self, frames: Tensor) -> Tensor:
         return self.encoder(2 * frames - 1)

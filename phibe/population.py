@@ -12,9 +12,7 @@ from phibe.systems.ou import OU
 from phibe.theory import affine_gap, affine_velocity
 
 
-def affine_minimiser(
-    ou: OU, objective: str, t: Any, *, step: Any, noise: float | None = None
-) -> tuple[Tensor, Tensor]:
+def affine_minimiser(ou: OU, objective: str, t: Any, *, step: Any, noise: float | None = None) -> tuple[Tensor, Tensor]:
     """A (n, d, d) and b (n, d) of the best affine field for the objective at times t (n,), observed every `step`.
 
     A = (Cov(u, x) + ½ Σ q E[d dᵀ]) C_t⁻¹, b = E[u] − A m_t: the stencil's target u and directions d are linear in the

@@ -22,6 +22,7 @@ Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """`draw(n, generator)`: n pairs of consecutive frames, (n, 1, 32, 32) each, in [0, 1]."""
 
 STAGES, WHERE = ("encoder", "decoder"), ("accelerator", "checkpoint_every")
+PIECE = 8
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ def fit_codec(
 
     codec.train()
     stage = Stage(draw, config, Path(out) if out else None, progress)
-    stage.descend(codec.encoder, distances, "encoder", config.encoder_steps, config.encoder_batch)
+    stage.descend(codec.encoder, distances, steps=config.encoder_steps, batch=config.encoder_batch, piece=None)
     codec.eval()
-    stage.descend(codec.decoder, pictures, "decoder", config.decoder_steps, config.decoder_batch)
+    stage.descend(codec.decoder, pictures, steps=config.decoder_steps, batch=config.decoder_batch, piece=PIECE)
     return codec.requires_grad_(False).cpu()
 
 
@@ -93,8 +94,14 @@ class Stage:
     folder: Path | None
     progress: bool
 
-    def descend(self, network: nn.Module, loss: Callable[..., Tensor], name: str, steps: int, batch: int) -> None:
-        """Adam on the loss, step after step; every random number is a function of the seed and the step."""
+    def descend(
+        self, network: nn.Module, loss: Callable[..., Tensor], *, steps: int, batch: int, piece: int | None
+    ) -> None:
+        """Adam on the loss, step after step; every random number is a function of the seed and the step.
+
+        A batch is worked through in pieces of so many pairs, for memory that stays in the cache.
+        """
+        name = STAGES[piece is not None]
         optimiser = Adam(network.parameters(), lr=self.config.learning_rate)
         first = self._open(network, optimiser, name)
         with tqdm(total=steps, initial=first, desc=name, unit="step", disable=not self.progress) as bar:
@@ -104,12 +111,15 @@ class Stage:
                     group["lr"] = self._rate(step / steps)
                 optimiser.zero_grad()
                 frames = (part.to(next(network.parameters()).device) for part in self.draw(batch, generator))
-                value = loss(*frames, generator)
-                value.backward()
+                value = 0.0
+                for x, after in zip(*(part.split(piece or batch) for part in frames), strict=True):
+                    share = loss(x, after, generator) * (len(x) / batch)
+                    share.backward()
+                    value += float(share.detach())
                 optimiser.step()
                 bar.update()
                 if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == steps:
-                    bar.set_postfix(loss=float(value))
+                    bar.set_postfix(loss=value)
                     self._save(network, optimiser, name, step + 1)
 
     def _rate(self, share: float) -> float:
@@ -131,7 +141,9 @@ class Stage:
             return 0
         tensors, facts = load_tensors(file)
         if facts["config"] != self._identity():
-            raise ValueError(f"{file} is of another configuration, {facts['config']}. Give another folder, or delete it.")
+            raise ValueError(
+                f"{file} is of another configuration, {facts['config']}. Give another folder, or delete it."
+            )
         network.load_state_dict(part(tensors, "network"))
         restore_optimiser(optimiser, part(tensors, "optimiser"))
         return facts["step"]
