@@ -14,14 +14,15 @@ SLOPE = 0.2
 class GeometryCodec(nn.Module):
     """Frames (n, 1, 32, 32) in [0, 1] ↔ latents (n, 3), both networks as in the paper's table   [paper: T_φ, S_ψ].
 
-    Inside, grey runs from −1 to 1, the range of the decoder's tanh. The table leaves open the kernels (4 × 4 with stride
-    2 where the size changes, 3 × 3 elsewhere) and what stands between the decoder's layers (leaky ReLU). Batch
+    Inside, grey runs from −1 to 1, the range of the decoder's tanh. The table leaves open the kernels (4 × 4, stride 2,
+    where the size changes, 3 × 3 elsewhere) and what stands between the decoder's layers (leaky ReLU). Batch
     normalisation and kinks are harmless here: no objective differentiates through the codec.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = encoder(), decoder().to(memory_format=torch.channels_last)  # faster on a CPU
+        self.encoder, self.decoder = encoder(), decoder()
+        self.decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
 
     def encode(self, frames: Tensor) -> Tensor:
         return self.encoder(2 * frames - 1)

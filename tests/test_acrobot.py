@@ -64,7 +64,7 @@ def euler_maruyama(acrobot: Acrobot, x, noise):
 
 
 def test_the_scheme_has_strong_order_one_and_a_half():
-    """On one Brownian path seen at several steps; the noise is strong, so that its error and not the drift's is seen."""
+    """On one Brownian path seen at several steps; the noise is strong, so that its error is the one seen."""
     acrobot, steps, paths = Acrobot(4.0, 4.0), 2**11, 400
     generator = torch.Generator().manual_seed(3)
     h = 0.5 / steps

@@ -2,6 +2,13 @@
 
 from types import ModuleType
 
-from phibe.experiments import affine_ou, ou, ou_theory
+from phibe.experiments import affine_ou, ou, ou_theory, pendulum_images, pendulum_real, pendulum_states
 
-EXPERIMENTS: dict[str, ModuleType] = {"ou_theory": ou_theory, "affine_ou": affine_ou, "ou": ou}
+EXPERIMENTS: dict[str, ModuleType] = {
+    "ou_theory": ou_theory,
+    "affine_ou": affine_ou,
+    "ou": ou,
+    "pendulum_states": pendulum_states,
+    "pendulum_images": pendulum_images,
+    "pendulum_real": pendulum_real,
+}

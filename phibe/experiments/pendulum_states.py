@@ -22,7 +22,7 @@ from phibe.training import FitConfig, fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
-INPUTS = {
+INPUTS: dict[str, dict[str, Any]] = {
     "time": {"time": True, "angles": 0},
     "plain": {"time": False, "angles": 0},
     "circles": {"time": False, "angles": 2},
@@ -45,7 +45,7 @@ class Config:
     integrators: tuple[str, ...] = ("euler", "rk4", "leapfrog")
     width: int = 256
     blocks: int = 2
-    epochs: int = 12
+    epochs: int = 8
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
             batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400

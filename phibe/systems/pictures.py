@@ -90,7 +90,7 @@ def read_pose(frames: Tensor, *, grid: int = 90) -> Pose:
 
 
 def pose_error(a: Tensor, b: Tensor) -> Tensor:
-    """Root mean square of the angles between the first links and between the second ones, in degrees: (..., 2)² → (...).
+    """Root mean square of the angles between the first and between the second links, in degrees: (..., 2)² → (...).
 
     A link's own direction counts, θ₁ and θ₁ + θ₂, so that an error of the first is not counted twice.
     """
