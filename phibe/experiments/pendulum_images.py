@@ -35,21 +35,21 @@ class Config:
     held_out: float = 0.2
     codec: CodecConfig = field(
         default_factory=lambda: CodecConfig(
-            encoder_steps=2000, decoder_steps=4000, decoder_batch=16, learning_rate=1e-3, floor=0.02
+            encoder_steps=1500, decoder_steps=4000, decoder_batch=16, learning_rate=1e-3, floor=0.02
         )
     )
     objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
-    integrators: tuple[str, ...] = ("euler", "rk4", "leapfrog")
+    integrators: tuple[str, ...] = ("euler", "rk4")
     width: int = 256
     blocks: int = 2
-    epochs: int = 12
+    epochs: int = 8
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
             batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
         )
     )
-    shown: int = 100
-    horizon: int = 60
+    shown: int = 60
+    horizon: int = 45
     starts: tuple[int, ...] = (1, 90)
     pairs: int = 1000
     seed: int = 0
