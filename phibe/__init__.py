@@ -1,8 +1,9 @@
 """phibe: probability velocities from discretely observed stochastic trajectories (PhiBE-Flow)."""
 
+from phibe.diagnosis import diagnose
 from phibe.flow import Flow
 from phibe.linear import fit_affine, fit_basis
-from phibe.objectives import OBJECTIVES, isotropic, phibe, regression
+from phibe.objectives import OBJECTIVES, isotropic, phibe, regression, symmetric
 from phibe.systems import OU
 from phibe.training import FitConfig, fit
 from phibe.trajectories import Trajectories
@@ -14,10 +15,12 @@ __all__ = [
     "FitConfig",
     "Flow",
     "Trajectories",
+    "diagnose",
     "fit",
     "fit_affine",
     "fit_basis",
     "isotropic",
     "phibe",
     "regression",
+    "symmetric",
 ]

@@ -134,6 +134,11 @@ def rates(
     )
 
 
+def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str) -> hv.Scatter:
+    """Single measurements beside the curve of their means."""
+    return hv.Scatter(list(points), x, y).opts(color=color(label), size=5, alpha=0.5)
+
+
 def slope(x: Any, y: Any) -> float:
     """The least-squares slope of log y against log x: the measured order."""
     return float(np.polyfit(np.log(_array(x)), np.log(_array(y)), 1)[0])

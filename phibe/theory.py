@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import hessian, jacrev, jvp, vmap
 
 from phibe.systems.ou import OU, Gaussian
+from phibe.systems.sde import matrix_divergence
 
 
 class Diffusion(Protocol):
@@ -207,11 +208,6 @@ def box(centre: Tensor, half_width: float | Tensor, *, per_side: int = 21) -> Te
         for c, h in zip(centre, half, strict=True)
     ]
     return torch.stack(torch.meshgrid(*sides, indexing="ij"), dim=-1).reshape(-1, len(centre))
-
-
-def matrix_divergence(matrix: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """(∇·M)_i = Σ_j ∂_j M_ij at each point, for M: (n, d) → (n, d, d); (n, d)."""
-    return torch.einsum("nijj->ni", vmap(jacrev(_one(matrix)))(x))
 
 
 def _one(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -176,6 +176,25 @@ class Trajectories:
         lengths = None if self.lengths is None else (self.lengths + k - 1) // k
         return self._with(self.states[:, ::k], self.times[..., ::k], lengths)
 
+    def cut(self, length: int) -> Trajectories:
+        """Pieces of `length` consecutive observations as paths of their own, e.g. of one long stationary path.
+
+        A piece begins with the observation that ends the piece before it, so that every transition is in exactly one
+        piece (a window of three across a cut is in none). The last piece of a path may be shorter.
+        """
+        if length < 2:
+            raise ValueError(f"`length` must be two or more observations, to hold a transition; got {length}.")
+        steps, device = self.states.shape[1], self.states.device
+        length = min(length, steps)
+        ends = torch.full((len(self),), steps, device=device) if self.lengths is None else self.lengths
+        starts = torch.arange(0, steps - 1, length - 1, device=device)
+        path, piece = (starts[None, :] < ends[:, None] - 1).nonzero(as_tuple=True)
+        index = starts[piece, None] + torch.arange(length, device=device)
+        index = index.minimum(ends[path, None] - 1)  # the padding repeats the last observation
+        sizes = (ends[path] - starts[piece]).clamp(max=length)
+        lengths = None if bool((sizes == length).all()) else sizes
+        return self._with(self.states[path[:, None], index], self._path_times()[path[:, None], index], lengths)
+
     def _shortest(self) -> int:
         return self.states.shape[1] if self.lengths is None else int(self.lengths.min())
 

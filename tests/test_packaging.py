@@ -20,7 +20,20 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 # A file imports only from files to the left of it.
 ORDER = [
     *("files", "arrays", "trajectories", "systems", "theory", "calculus", "objectives", "flow", "affine", "bases"),
-    *("moments", "linear", "networks", "codecs", "training", "metrics", "baselines", "experiments", "plots", "cli"),
+    *(
+        "population",
+        "moments",
+        "linear",
+        "diagnosis",
+        "networks",
+        "codecs",
+        "training",
+        "metrics",
+        "baselines",
+        "experiments",
+        "plots",
+        "cli",
+    ),
 ]
 
 

@@ -272,3 +272,40 @@ def test_requests_that_cannot_be_met_say_what_can():
         data.coarsen(0)
     with pytest.raises(IndexError):
         data[3]
+
+
+# -- one long path, cut ------------------------------------------------------------------------------------------------
+
+
+def _transitions(data):
+    """Every transition as a row, sorted: what is there, and how often, whatever the order."""
+    x, t, dx, dt = data.pairs()
+    return sorted(torch.cat([x, t[:, None], dx, dt[:, None]], dim=1).tolist())
+
+
+@pytest.mark.parametrize("make", [_regular, _ragged])
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 9, 100])
+def test_cutting_loses_no_transition_and_repeats_none(make, length):
+    data = make()
+    assert _transitions(data.cut(length)) == _transitions(data)
+    assert _transitions(data[:-1].cut(length)) != _transitions(data)
+
+
+def test_a_piece_begins_where_the_one_before_it_ends_and_keeps_its_times():
+    data = Trajectories(torch.arange(8.0).reshape(1, 8, 1), torch.arange(8.0) ** 2)
+    pieces = data.cut(4)
+    assert pieces.lengths.tolist() == [4, 4, 2]
+    assert [row[:n, 0].tolist() for row, n in zip(pieces.states, pieces.lengths, strict=True)] == [
+        [0.0, 1.0, 2.0, 3.0],
+        [3.0, 4.0, 5.0, 6.0],
+        [6.0, 7.0],
+    ]
+    assert torch.equal(pieces.times[1], real([9.0, 16.0, 25.0, 36.0]))
+    assert data.cut(8).lengths is None and len(data.cut(8)) == 1  # nothing to cut, nothing padded
+    assert len(data.windows(3).x) - len(pieces.windows(3).x) == 2  # a window across a cut is in no piece
+    Trajectories(pieces.states, pieces.times, pieces.lengths)  # valid as it stands
+
+
+def test_a_piece_must_hold_a_transition():
+    with pytest.raises(ValueError, match="`length` must be two or more observations.*got 1"):
+        _regular().cut(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +11,44 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from phibe.calculus import Velocity
+from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, rate, record
 from phibe.flow import Flow
 from phibe.metrics import Estimate, global_velocity_error, velocity_error
+from phibe.networks import Normalised, build
 from phibe.systems import OU
 from phibe.training import FitConfig, fit
+from phibe.training.devices import pick
+from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
 class Config:
     """One flow from `paths` × `times` observations on [0, 1]; then `sweep_times` observation times of
-    `sweep_times_paths` paths, and `sweep_paths` paths at `sweep_paths_times` times, each with all `seeds`."""
+    `sweep_times_paths` paths, and `sweep_paths` paths at `sweep_paths_times` times, each with all `seeds`.
+
+    The times are so many that the noise of few paths dominates in one sweep, the paths so many that the bias of few
+    times dominates in the other. `workers` processes train at a time, a thread each; more than one only on a CPU.
+    """
 
     paths: int = 4000
     times: int = 641
     sweep_times: tuple[int, ...] = (20, 40, 80, 160)
     sweep_times_paths: int = 4000
-    sweep_paths: tuple[int, ...] = (25, 50, 100, 200, 400)
-    sweep_paths_times: int = 641
+    sweep_paths: tuple[int, ...] = (50, 100, 200, 400)
+    sweep_paths_times: int = 2561
     seeds: tuple[int, ...] = (0, 1, 2)
     objective: str = "phibe"
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=3000, batch=512, learning_rate=2e-3, ema=0.995, held_out=0.2, evaluate_every=250
+            steps=1500, batch=256, learning_rate=3e-3, ema=0.99, held_out=0.2, evaluate_every=250
         )
     )
     samples: int = 2000
+    workers: int = 2
 
 
 CONFIGS = {
@@ -53,6 +62,7 @@ CONFIGS = {
         seeds=(0, 1),
         training=FitConfig(steps=20, batch=32, evaluate_every=10, held_out=0.2),
         samples=100,
+        workers=1,
     ),
     "laptop": Config(),
     "paper": Config(
@@ -64,6 +74,7 @@ CONFIGS = {
         sweep_paths_times=3000,
         training=FitConfig(steps=50_000, batch=4096, learning_rate=1e-3, ema=0.999, held_out=0.1),
         samples=20_000,
+        workers=1,
     ),
 }
 
@@ -77,6 +88,7 @@ def run(preset: str = "laptop", *, out: Path | None = None, config: Config | Non
 
 def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     ou = OU.reversible()
+    _train(config, fits)
     flow = learn(ou, config, fits, paths=config.paths, times=config.times, seed=config.seeds[0])
     size = _error(ou, ou.velocity, config, truth=lambda x, t: torch.zeros_like(x))
     results = {
@@ -88,6 +100,25 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
         "by_paths": _sweep(ou, config, fits, times=(config.sweep_paths_times,), paths=config.sweep_paths),
     }
     return results, load_file(_folder(fits, config.paths, config.times, config.seeds[0]) / "weights.safetensors")
+
+
+def restored(weights: dict[str, Tensor], config: Config) -> Flow:
+    """The flow of a run from its weights, in float64."""
+    network = Normalised(build("mlp", (2,)), (2,))
+    network.load_state_dict(weights)
+    return Flow(Fitted(network.double()), (0.0, 1.0), 1 / (config.times - 1))
+
+
+def _train(config: Config, fits: Path) -> None:
+    """Train every case that `_measure` asks for, several at a time; what is finished is taken from its folder."""
+    times = [(config.sweep_times_paths, m) for m in config.sweep_times]
+    paths = [(n, config.sweep_paths_times) for n in config.sweep_paths]
+    cases = [
+        (config.paths, config.times, config.seeds[0]),
+        *((*case, s) for case in times + paths for s in config.seeds),
+    ]
+    jobs = [partial(learn, OU.reversible(), config, fits, paths=n, times=m, seed=seed) for n, m, seed in cases]
+    run_all(jobs, workers=config.workers if pick(config.training.accelerator).type == "cpu" else 1)
 
 
 def observe(ou: OU, *, paths: int, times: int, seed: int) -> Trajectories:
@@ -111,7 +142,7 @@ def _sweep(ou: OU, config: Config, fits: Path, *, times: tuple[int, ...], paths:
     """Errors (size, seed) of fits along one of the two axes, their geometric means and the slope of these."""
     cases = [(n, m) for n in paths for m in times]
     errors = []
-    for n, m in tqdm(cases, desc="error by " + ("times" if len(times) > 1 else "paths"), unit="size"):
+    for n, m in cases:
         flows = (learn(ou, config, fits, paths=n, times=m, seed=seed) for seed in config.seeds)
         errors.append([_error(ou, flow.velocity, config).value for flow in flows])
     sizes = list(times if len(times) > 1 else paths)

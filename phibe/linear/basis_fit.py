@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,23 +20,32 @@ from phibe.trajectories import Trajectories
 class BasisField(nn.Module):
     """v(x, t) = Σ θ_ℓ ψ_ℓ(x, t), with the normal equations that gave θ: `gram` = H_N (p, p), `moment` = c_N (p,).
 
-    `covariance` (p, p) is that of θ from blocks of the data (zero when none were asked for).
+    `influence` (blocks, p) is what each block of the data did to θ; from it come the standard errors.
     """
 
     coefficients: Tensor
     gram: Tensor
     moment: Tensor
-    covariance: Tensor
+    influence: Tensor
 
-    def __init__(self, basis: Basis, coefficients: Tensor, gram: Tensor, moment: Tensor, covariance: Tensor):
+    def __init__(self, basis: Basis, coefficients: Tensor, gram: Tensor, moment: Tensor, influence: Tensor):
         super().__init__()
         self.basis = basis
         for name, tensor in (("coefficients", coefficients), ("gram", gram), ("moment", moment)):
             self.register_buffer(name, tensor)
-        self.register_buffer("covariance", covariance)
+        self.register_buffer("influence", influence)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return torch.einsum("np...,p->n...", self.basis(x, t), self.coefficients.to(x.dtype))
+
+    @property
+    def covariance(self) -> Tensor:
+        """Of θ, (p, p): blocks are taken to be independent."""
+        if (count := len(self.influence)) < 2:
+            raise ValueError(
+                "This field knows no standard errors: fit it with `blocks`, e.g. `fit_basis(…, blocks=20)`."
+            )
+        return count / (count - 1) * self.influence.mT @ self.influence
 
     def standard_error(self, x: Tensor, t: Tensor) -> Tensor:
         """Of each component of v at each point, √(ψᵀ Cov(θ) ψ): (n, *state)."""
@@ -50,19 +60,27 @@ def fit_basis(
     *,
     noise: float | None = None,
     ridge: float = 0.0,
-    blocks: int = 0,
+    blocks: int = 1,
 ) -> Flow:
     """The combination of basis fields that minimises the objective, H_N θ = c_N   [paper: fixed linear-basis models].
 
     H_N is the mean of ΨᵀΨ and c_N that of ψ_ℓ·u + ½ Σ q dᵀ(∇ψ_ℓ)d over the samples, with the objective's targets and
     directions. `ridge` adds a multiple of the identity to H_N. Where H_N is singular the solution of smallest norm is
-    taken, with a warning. With `blocks` the field also knows its standard errors: the data falls into so many blocks,
-    groups of paths or, of few paths, stretches of them, that are taken to be independent.
+    taken, with a warning. With more `blocks` than one the field also knows its standard errors: the data falls into so
+    many, groups of paths or, of few paths, stretches of them, that are taken to be independent.
     """
     if objective == "isotropic" and noise is None:
         noise = estimate_noise(data)
-    p = _basis_size(basis, data)
-    sums = [_basis_sums(basis, block, objective, noise) for block in (data.blocks(blocks) if blocks else [data])]
+    field = fit_blocks(data.blocks(blocks), basis, objective, noise=noise, ridge=ridge)
+    return Flow(field, data.interval, typical_step(data))
+
+
+def fit_blocks(
+    blocks: Sequence[Trajectories], basis: Basis, objective: str, *, noise: float | None = None, ridge: float = 0.0
+) -> BasisField:
+    """The field of `fit_basis`, from data that is already in blocks."""
+    p = _basis_size(basis, blocks[0])
+    sums = [_basis_sums(basis, block, objective, noise) for block in blocks]
     count = sum(part.count for part in sums)
     if not count:
         raise ValueError(f"No path has the {find_objective(objective).width} observations that `{objective}` looks at.")
@@ -72,13 +90,11 @@ def fit_basis(
     if rank < p:
         warnings.warn(
             f"The {p} basis fields are only {int(rank)} different ones here; θ is the solution of smallest norm.",
-            stacklevel=2,
+            stacklevel=3,
         )
     theta = inverse @ moment
     residues = torch.stack([part.moment - part.gram @ theta for part in sums]) / count
-    share = len(sums) / (len(sums) - 1) if blocks else 0.0
-    covariance = share * inverse @ residues.mT @ residues @ inverse
-    return Flow(BasisField(basis, theta, gram, moment, covariance), data.interval, typical_step(data))
+    return BasisField(basis, theta, gram, moment, residues @ inverse)
 
 
 def _basis_size(basis: Basis, data: Trajectories) -> int:
