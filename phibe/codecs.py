@@ -14,9 +14,10 @@ SLOPE = 0.2
 class GeometryCodec(nn.Module):
     """Frames (n, 1, 32, 32) in [0, 1] ↔ latents (n, 3), both networks as in the paper's table   [paper: T_φ, S_ψ].
 
-    Inside, grey runs from −1 to 1, the range of the decoder's tanh. The table leaves open the kernels (4 × 4, stride 2,
-    where the size changes, 3 × 3 elsewhere) and what stands between the decoder's layers (leaky ReLU). Batch
-    normalisation and kinks are harmless here: no objective differentiates through the codec.
+    The table leaves open the kernels (4 × 4, stride 2, where the size changes, 3 × 3 elsewhere), what stands between the
+    decoder's layers (leaky ReLU), and the range of grey. The encoder sees and keeps distances of grey from −1 to 1. The
+    decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod, and stay black.
+    Batch normalisation and kinks are harmless here: no objective differentiates through the codec.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class GeometryCodec(nn.Module):
         return self.encoder(2 * frames - 1)
 
     def decode(self, z: Tensor) -> Tensor:
-        return (self.decoder(z[:, :, None, None]) + 1) / 2
+        return self.decoder(z[:, :, None, None])
 
     @torch.no_grad()
     def encode_paths(self, frames: Tensor, *, block: int = 500) -> Tensor:
@@ -40,7 +41,8 @@ class GeometryCodec(nn.Module):
     def decode_paths(self, z: Tensor, *, block: int = 500) -> Tensor:
         """Films of latents, of which the first three coordinates count: (path, time, ≥ 3) → (path, time, 1, 32, 32)."""
         flat = z[..., :LATENT].flatten(0, 1).float()
-        return torch.cat([self.decode(part) for part in flat.split(block)]).unflatten(0, z.shape[:2])
+        frames = torch.cat([self.decode(part) for part in flat.split(block)]).clamp(0, 1)
+        return frames.unflatten(0, z.shape[:2])
 
 
 def encoder() -> nn.Sequential:

@@ -35,7 +35,7 @@ class Config:
     held_out: float = 0.2
     codec: CodecConfig = field(
         default_factory=lambda: CodecConfig(
-            encoder_steps=1500, decoder_steps=4000, decoder_batch=16, learning_rate=1e-3, floor=0.02
+            encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02
         )
     )
     objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")

@@ -75,7 +75,7 @@ def fit_codec(
         with torch.no_grad():
             z = codec.encode(both)
         noise = config.noise * torch.randn(z.shape, generator=generator).to(device)
-        return reconstruction(2 * both, 2 * codec.decode(z + noise))
+        return reconstruction(both, codec.decode(z + noise))
 
     codec.train()
     stage = Stage(draw, config, Path(out) if out else None, progress)
@@ -132,7 +132,7 @@ class Stage:
     def _save(self, network: nn.Module, optimiser: Adam, name: str, step: int) -> None:
         if (file := self._file(name)) is not None:
             tensors = join(network=network.state_dict(), optimiser=optimiser_tensors(optimiser))
-            save_tensors(file, tensors, {"step": step, "config": self._identity()})
+            save_tensors(file, tensors, {"step": step, "config": self._identity(name)})
 
     def _open(self, network: nn.Module, optimiser: Adam, name: str) -> int:
         """The step to go on from; a run of another configuration is not continued."""
@@ -140,7 +140,7 @@ class Stage:
         if file is None or not file.exists():
             return 0
         tensors, facts = load_tensors(file)
-        if facts["config"] != self._identity():
+        if facts["config"] != self._identity(name):
             raise ValueError(
                 f"{file} is of another configuration, {facts['config']}. Give another folder, or delete it."
             )
@@ -148,5 +148,7 @@ class Stage:
         restore_optimiser(optimiser, part(tensors, "optimiser"))
         return facts["step"]
 
-    def _identity(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self.config).items() if name not in WHERE}
+    def _identity(self, name: str) -> dict[str, Any]:
+        """What makes two runs of a stage the same: the decoder's steps are nothing to the encoder."""
+        others = STAGES[1:] if name == STAGES[0] else ()
+        return {k: value for k, value in asdict(self.config).items() if k not in WHERE and not k.startswith(others)}
