@@ -6,9 +6,17 @@ const put = (source, columns) => {
   source.change.emit()
 }
 
-export default ({frames, look, pictures, dots, trails, cursor, clock, length}) => {
+// Show the square [−2, 2]² whole, a unit as long on both axes.
+const fit = ({inner_width, inner_height, x_range, y_range}) => {
+  const unit = 2 / Math.min(inner_width, inner_height)
+  x_range.setv({start: -unit * inner_width, end: unit * inner_width})
+  y_range.setv({start: -unit * inner_height, end: unit * inner_height})
+}
+
+export default ({frames, look, screens, pictures, dots, trails, cursor, clock, length}) => {
   const columns = frames.data
   if (!columns.t) return
+  screens.filter((one) => one.inner_width > 0).forEach(fit)
   const k = Math.min(look.data.frame[0], columns.t.length - 1)
   for (const name of ["truth", "guess"]) {
     const [x, y] = [columns[`${name}_x`], columns[`${name}_y`]]

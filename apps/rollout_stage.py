@@ -54,8 +54,10 @@ class Stage:
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def _screen(self, name: str, title: str) -> Figure:
-        plot = figure(name=name, title=title, x_range=Range1d(-2, 2), y_range=Range1d(-2, 2), match_aspect=True)
+        sides = {side: unsynced(Range1d(-2, 2)) for side in ("x_range", "y_range")}
+        plot = figure(name=name, title=title, **sides)
         plot.axis.visible = plot.grid.visible = False
+        plot.background_fill_color = "black"  # what the window has beside the square picture
         mapper = LinearColorMapper(palette=Greys256, low=0, high=255)
         plot.image("image", source=self.pictures[name], x=-2, y=-2, dw=4, dh=4, color_mapper=mapper)
         return plot
@@ -86,11 +88,13 @@ class Stage:
         return plot
 
     def _script(self) -> None:
-        models = {name: getattr(self, name) for name in ("frames", "look", "pictures", "dots", "trails", "cursor")}
+        models = {name: getattr(self, name) for name in ("frames", "look", "screens", "pictures", "dots", "trails", "cursor")}
         draw = CustomJS.from_file(HERE / "rollout_stage.mjs", clock=self.errors.title, length=TRAIL, **models)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
-        self.plane.js_on_change("inner_width", draw)  # the first picture, once there is a place for it
+        for plot in self.screens:
+            for size in ("inner_width", "inner_height"):
+                plot.js_on_change(size, draw)
 
 
 def _planes(columns: Columns) -> Columns:

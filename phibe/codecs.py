@@ -14,9 +14,9 @@ SLOPE = 0.2
 class GeometryCodec(nn.Module):
     """Frames (n, 1, 32, 32) in [0, 1] ↔ latents (n, 3), both networks as in the paper's table   [paper: T_φ, S_ψ].
 
-    The table leaves open the kernels (4 × 4, stride 2, where the size changes, 3 × 3 elsewhere), what stands between the
-    decoder's layers (leaky ReLU), and the range of grey. The encoder sees and keeps distances of grey from −1 to 1. The
-    decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod, and stay black.
+    The table leaves open the kernels (4 × 4, stride 2, where the size changes, 3 × 3 elsewhere), what stands between
+    the decoder's layers (leaky ReLU), and the range of grey. The encoder sees and keeps distances of grey from −1 to 1.
+    The decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod, and stay so.
     Batch normalisation and kinks are harmless here: no objective differentiates through the codec.
     """
 

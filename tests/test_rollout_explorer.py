@@ -45,7 +45,7 @@ def test_from_states_the_flow_starts_at_the_truth_and_the_plane_shows_angles(exp
     columns = explorer.shown[1]
     assert columns["error"][0] == 0
     np.testing.assert_allclose(columns["truth_plane"][0], columns["guess_plane"][0])
-    assert explorer.stage.plane.xaxis.axis_label[0].startswith("θ₁")
+    assert explorer.stage.plane.xaxis.axis_label.startswith("θ₁")
     assert "one state" in explorer.reading()
 
 
