@@ -16,7 +16,7 @@ from phibe.experiments.report import PRESETS, MissingData, keep
 def list_all(arguments: list[str]) -> None:
     Options("list", "The experiments of the paper, and what each measures.", "").parse(arguments)
     for name, module in EXPERIMENTS.items():
-        print(f"{name:12} {(module.__doc__ or '').splitlines()[0]}")
+        print(f"{name:16} {(module.__doc__ or '').splitlines()[0]}")
 
 
 def run(arguments: list[str]) -> None:
