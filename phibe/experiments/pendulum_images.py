@@ -219,19 +219,20 @@ class Films:
         return flow.generate(self.latents(start)[:, 0], times, method=method).states
 
     def judge(self, make: Any) -> dict[str, Any]:
-        """Decode what `make(start)` gives and read its poses: error in degrees against horizon, for each start and over
-        all, and the share of frames that are a pendulum."""
+        """Decode what `make(start)` gives and read its poses: mean and median error in degrees against the horizon, over
+        all starts and the mean for each, and the share of frames that are a pendulum."""
         errors, valid, square = [], [], []
         for start in self.config.starts:
             frames = self.codec.decode_paths(make(start))
             pose = read_pose(frames.flatten(0, 1))
             angles = pose.angles.unflatten(0, frames.shape[:2])
-            errors.append(pose_error(angles, self.truth(start).float()).mean(0))
+            errors.append(pose_error(angles, self.truth(start).float()))
             valid.append((pose.residual <= GHOST).float().unflatten(0, frames.shape[:2]).mean(0))
             square.append((frames - render(self.truth(start))).square().mean((0, 2, 3, 4)))
         return {
-            "pose_error": torch.stack(errors).mean(0).tolist(),
-            "pose_error_by_start": torch.stack(errors).tolist(),
+            "pose_error": torch.cat(errors).mean(0).tolist(),
+            "pose_error_median": torch.cat(errors).median(0).values.tolist(),
+            "pose_error_by_start": torch.stack(errors).mean(1).tolist(),
             "valid": torch.stack(valid).mean(0).tolist(),
             "mse": torch.stack(square).mean(0).tolist(),
         }
