@@ -219,7 +219,7 @@ class Films:
         return flow.generate(self.latents(start)[:, 0], times, method=method).states
 
     def judge(self, make: Any) -> dict[str, Any]:
-        """Decode what `make(start)` gives and read its poses: mean and median error in degrees against the horizon, over
+        """Decode what `make(start)` gives and read its poses: mean and median error in degrees by horizon, over
         all starts and the mean for each, and the share of frames that are a pendulum."""
         errors, valid, square = [], [], []
         for start in self.config.starts:
