@@ -43,7 +43,9 @@ class Flow:
         data's own. Decreasing times integrate backwards; the result is always sorted by time.
         """
         x0 = torch.as_tensor(x0)
-        times = torch.as_tensor(times, dtype=torch.float64, device=x0.device)
+        times = torch.as_tensor(
+            times, dtype=torch.float64
+        ).cpu()  # numbers that steer, whatever device the states are on
         self._check(x0, times, method, extrapolate)
         if method == "adaptive":
             states = self._adaptive(x0, times, tolerance)
@@ -51,8 +53,9 @@ class Flow:
             counts = self._substeps(times, substeps)
             states = self._march(x0, times, counts, method, progress)
         _check_bounded(states, times)
-        backward = bool(times[-1] < times[0])
-        return Trajectories(states.flip(1), times.flip(0)) if backward else Trajectories(states, times)
+        if times[-1] < times[0]:
+            states, times = states.flip(1), times.flip(0)
+        return Trajectories(states, times.to(states.device))
 
     def solution(
         self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7
@@ -99,7 +102,7 @@ class Flow:
             return torch.cat([change[:, None], self.velocity(y, s).flatten(1)], dim=1)
 
         z = torch.cat([x.new_zeros(len(x), 1), x.flatten(1)], dim=1)
-        times = torch.tensor([t, t0], dtype=torch.float64, device=x.device)
+        times = torch.tensor([t, t0], dtype=torch.float64)
         if t != t0:
             self._check(x, times, "rk4", extrapolate=False)
             z = Flow(augmented)._march(z, times, [steps], "rk4", False)[:, -1]
@@ -205,4 +208,4 @@ def _check_bounded(states: Tensor, times: Tensor) -> None:
 
 def _batched(velocity: Velocity) -> Velocity:
     """The velocity as a function of a scalar time, in the state's type, for all samples at once."""
-    return lambda x, t: velocity(x, t.to(x.dtype).expand(len(x)))
+    return lambda x, t: velocity(x, t.to(x.device, x.dtype).expand(len(x)))

@@ -36,15 +36,25 @@ class Stencil(NamedTuple):
 class Objective:
     """An objective, with what one needs to know to choose it.
 
-    `width` is the number of neighbouring observations it looks at, `order` that of its error in Δt, `cost` what a value
-    of it takes, `assumes` what must hold for it to find the probability velocity. `jacobian` says whether it
-    differentiates the velocity: then networks must be smooth, and a finite sample does not bound it from below.
+    `width` is the number of neighbouring observations it looks at, `order` that of its bias in Δt, `variance` that of
+    its target in units of σ²/Δt, `cost` what a value of it takes, `assumes` what must hold for it to find the
+    probability velocity. `jacobian` says whether it differentiates the velocity: then networks must be smooth, and a
+    finite sample does not bound it from below.
     """
 
-    def __init__(self, stencil: Callable[..., Stencil], *, width: int, order: str, cost: str, assumes: str):
+    def __init__(
+        self,
+        stencil: Callable[..., Stencil],
+        *,
+        width: int,
+        order: str,
+        variance: float,
+        cost: str,
+        assumes: str,
+    ):
         update_wrapper(self, stencil)
         self.name, self.stencil = stencil.__name__, stencil
-        self.width, self.order, self.cost, self.assumes = width, order, cost, assumes
+        self.width, self.order, self.variance, self.cost, self.assumes = width, order, variance, cost, assumes
         self.jacobian = "Jacobian" in cost
 
     def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
@@ -64,11 +74,13 @@ OBJECTIVES: dict[str, Objective] = {}
 """Every objective by its name: what the command line, the book and the apps offer."""
 
 
-def objective(*, width: int = 2, order: str, cost: str, assumes: str) -> Callable[[Callable[..., Stencil]], Objective]:
+def objective(
+    *, width: int = 2, order: str, variance: float = 1.0, cost: str, assumes: str
+) -> Callable[[Callable[..., Stencil]], Objective]:
     """Turns the equation of a stencil into an objective, under the name of the function."""
 
     def register(stencil: Callable[..., Stencil]) -> Objective:
-        made = Objective(stencil, width=width, order=order, cost=cost, assumes=assumes)
+        made = Objective(stencil, width=width, order=order, variance=variance, cost=cost, assumes=assumes)
         OBJECTIVES[made.name] = made
         return made
 
@@ -133,6 +145,7 @@ def regression(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 
 @objective(
     order="1 (2 if reversible)",
+    variance=0.5,
     cost="2 evaluations",
     assumes="a Markov state, and times that some transitions start from and others end at",
 )
@@ -150,7 +163,7 @@ def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 # -- three observations and more ---------------------------------------------------------------------------------------
 
 
-@objective(width=3, order="1 (2 if reversible)", cost="1 evaluation", assumes="a Markov state")
+@objective(width=3, order="1 (2 if reversible)", variance=0.5, cost="1 evaluation", assumes="a Markov state")
 def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Least squares on central differences: v is the mean of the forward and the backward drift [Nelson].
 
@@ -162,7 +175,7 @@ def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 1], t[:, 1], (back + ahead) / 2)
 
 
-@objective(width=5, order="2", cost="1 evaluation", assumes="a Markov state; five times the variance at least")
+@objective(width=5, order="2", variance=1.25, cost="1 evaluation", assumes="a Markov state")
 def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
     (b1, b2), (f1, f2) = _sides(x, dt)
@@ -172,7 +185,9 @@ def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 2], t[:, 2], (back + _extrapolated(f1, f2, near, far)) / 2)
 
 
-@objective(width=5, order="4 if reversible, else 1", cost="1 evaluation", assumes="a reversible Markov process")
+@objective(
+    width=5, order="4 if reversible, else 1", variance=0.694, cost="1 evaluation", assumes="a reversible Markov process"
+)
 def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with its Δt² term extrapolated away: (4D_h − D_2h)/3 for equal steps.
 
@@ -188,7 +203,7 @@ def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 2], t[:, 2], u)
 
 
-@objective(width=3, order="2", cost="2 Jacobian products", assumes="a Markov state; about five times the variance")
+@objective(width=3, order="2", variance=2.5, cost="2 Jacobian products", assumes="a Markov state")
 def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Second-order PhiBE: b̂ and Σ̂ extrapolated to Δt = 0 from the increments over one and over two steps.
 
@@ -199,7 +214,7 @@ def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], u, ((H / (H - h) / h, d1), (-h / (H - h) / H, d2)))
 
 
-@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state; twice the variance")
+@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state")
 def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`phibe` with a covariance free of the drift: Σ̂ = Δ₁Δ₁ᵀ/h − ½(Δ₁Δ₂ᵀ + Δ₂Δ₁ᵀ)/h, Δ₂ being the next increment.
 
