@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from bokeh.models import ColumnDataSource, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
-from flow_film import WELL, Columns, Setting, second
+from flow_film import PENDULUM, WELL, Columns, Setting, second
 from in_browser import unsynced
 from theme import figure, palette
 
@@ -14,6 +14,8 @@ CURVES = tuple(name for error, reference in PLOTS for name in (error, second(err
 VELOCITY = "‖v̂ − v‖ in L²(ρₜ), dotted: ‖v‖"
 LAW = "W₂ from the exact law, dotted: of the samples"
 FRESH = "W₂ from fresh paths, dotted: of the data"
+PATH = "Off single paths, dotted: two draws of the SDE"
+SLICED = "Sliced W₂ of the law, dotted: two SDE ensembles"
 
 
 class Errors:
@@ -29,11 +31,14 @@ class Errors:
     def show(self, columns: Columns, setting: Setting) -> None:
         """Draw the curves of a film, each in the colour of its estimator."""
         absent = np.full(len(columns["t"]), np.nan, np.float32)
-        curves = {name: columns.get(name, absent) for name in CURVES}
+        pendulum = setting.process == PENDULUM
+        taken = {"velocity_error": "path_error", "speed": "divergence"} if pendulum else {}
+        taken |= {second(name): second(other) for name, other in taken.items()}
+        curves = {name: columns.get(taken.get(name, name), absent) for name in CURVES}
         for glyphs, estimator in zip(self.lines, setting.estimators, strict=False):
             for glyph in glyphs:
                 glyph.line_color = self.colors[estimator]
-        titles = VELOCITY, FRESH if setting.process == WELL else LAW
+        titles = (PATH, SLICED) if pendulum else (VELOCITY, FRESH if setting.process == WELL else LAW)
         for plot, title, (error, reference) in zip(self.figures, titles, PLOTS, strict=True):
             plot.title.text, plot.x_range.end = title, float(columns["t"][-1])
             plot.y_range.update(**_decades(np.stack([curves[error], curves[second(error)], curves[reference]])))

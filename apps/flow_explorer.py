@@ -10,11 +10,12 @@ import panel as pn
 import param
 import torch
 from flow_errors import Errors
-from flow_film import EXACT, FRAMES, NONE, WELL, Columns, Setting
+from flow_film import EXACT, FRAMES, NONE, PENDULUM, WELL, Columns, Setting
 from flow_frames import frames
 from flow_stage import ARROWS, CAMERAS, Stage
 from flow_words import character, equations, failure, reading
 from in_browser import Buttons, copy_link, look_at, player
+from pendulum_stage import PendulumStage
 from theme import HALF, TALL, from_url, heading, place, prose, serve, share, to_url, wrap
 from well_stage import WellStage
 
@@ -24,9 +25,10 @@ from phibe.objectives import OBJECTIVES
 DRIFT, NOISE = ("a11", "a12", "a21", "a22"), ("s11", "s21", "s22")
 BOTH = ("process", "paths", "seed", "estimator", "compare", "integrator")
 PLANE, LINE = ("observations", "horizon", "knots"), ("well_observations", "well_horizon", "degree")
-SETTINGS = (*BOTH, *DRIFT, *NOISE, *PLANE, *LINE)
+SETTINGS = (*BOTH, *DRIFT, *NOISE, *PLANE, *LINE, "seconds")
 LOOK = ("arrows", "camera")
 TWO_BY_TWO = ".bk-btn-group { display: grid; grid-template-columns: 1fr 1fr } .bk-btn { padding: .35rem .2rem }"
+TWO_BY_TWO += " .bk-btn:last-child:nth-child(odd) { grid-column: 1 / -1 }"
 WIDE = {"sizing_mode": "stretch_width"}
 
 
@@ -37,7 +39,9 @@ def _entry(default: float, low: float, high: float, label: str) -> param.Number:
 class FlowExplorer(pn.viewable.Viewer):
     """The parameters in SETTINGS decide what is computed, on the server; those in LOOK what the browser draws of it."""
 
-    process = param.Selector(default="non-reversible", objects=["non-reversible", "reversible", "custom", WELL])
+    process = param.Selector(
+        default="non-reversible", objects=["non-reversible", "reversible", "custom", WELL, PENDULUM]
+    )
     a11, a12 = _entry(-2, -4, 4, "A₁₁"), _entry(-1, -4, 4, "A₁₂")
     a21, a22 = _entry(-1, -4, 4, "A₂₁"), _entry(-2, -4, 4, "A₂₂")
     s11, s21, s22 = _entry(1, 0.1, 2, "S₁₁"), _entry(0, -2, 2, "S₂₁"), _entry(0.7, 0.1, 2, "S₂₂")
@@ -48,6 +52,7 @@ class FlowExplorer(pn.viewable.Viewer):
     horizon = param.Number(10.0, bounds=(1, 25), step=0.5, label="Horizon T")
     well_observations = param.Selector(default=60, objects=[12, 24, 60, 120, 240, 480], label="Observations")
     well_horizon = param.Number(3.0, bounds=(1, 10), step=0.5, label="Horizon T")
+    seconds = param.Selector(default=4, objects=[4, 8], label="Seconds")
     seed = param.Integer(0, bounds=(0, 999), label="Seed")
     estimator = param.Selector(default="phibe", objects=[*OBJECTIVES, EXACT], label="Estimator")
     compare = param.Selector(default=NONE, objects=[NONE, *OBJECTIVES, EXACT], label="Compare with")
@@ -65,11 +70,14 @@ class FlowExplorer(pn.viewable.Viewer):
         super().__init__(**values)
         self.look = look_at(frame=self.frame, arrows=ARROWS.index(self.arrows), camera=CAMERAS.index(self.camera))
         self.errors = Errors()
-        self.stage, self.well = Stage(self.look, self.errors.cursors), WellStage(self.look, self.errors.cursors)
+        kinds = (Stage, WellStage, PendulumStage)
+        self.stage, self.well, self.pendulum = (kind(self.look, self.errors.cursors) for kind in kinds)
         self.player = player(FRAMES, self.look)
         self.problem = prose("", visible=False)
         self.plane = place(self.stage.plane, TALL)
         self.line = pn.Column(place(self.well.density, share(0.62)), place(self.well.field, share(0.38)), **WIDE)
+        portraits = pn.Column(*(place(plot, share(0.5)) for plot in self.pendulum.portraits))
+        self.swing = wrap(pn.Column(place(self.pendulum.drawn, TALL)), portraits, basis=(260, 240))
         self._draw(self.setting(), frames(self.setting()))
         self.figures = self._figures()
 
@@ -79,6 +87,9 @@ class FlowExplorer(pn.viewable.Viewer):
         if self.process == WELL:
             own = {"observations": self.well_observations, "horizon": self.well_horizon, "degree": self.degree}
             return Setting(**values, **own)
+        if self.process == PENDULUM:
+            del values["paths"]
+            return Setting(**values, horizon=float(self.seconds))
         values |= {name: getattr(self, name) for name in PLANE}
         if self.process != "custom":
             return Setting(**values)
@@ -108,13 +119,15 @@ class FlowExplorer(pn.viewable.Viewer):
         self.figures.loading = False
 
     def _draw(self, setting: Setting, columns: Columns) -> None:
-        """The film on the stage that it is made for; the other one is emptied and put away."""
-        well = setting.process == WELL
-        self.plane.visible, self.line.visible = not well, well
+        """The film on the stage that it is made for; the others are emptied and put away."""
         self.errors.show(columns, setting)
-        self.stage.show({} if well else columns, setting.estimators)
-        self.well.show(columns if well else {}, setting.estimators)
+        for view, stage in ((self.plane, self.stage), (self.line, self.well), (self.swing, self.pendulum)):
+            view.visible = stage is self._stage(setting)
+            stage.show(columns if view.visible else {}, setting.estimators)
         self.shown = (setting, columns)
+
+    def _stage(self, setting: Setting) -> Stage | WellStage | PendulumStage:
+        return {WELL: self.well, PENDULUM: self.pendulum}.get(setting.process, self.stage)
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 
@@ -129,15 +142,15 @@ class FlowExplorer(pn.viewable.Viewer):
     @param.depends("shown")
     def key(self) -> str:
         setting = self.shown[0]
-        return (self.well if setting.process == WELL else self.stage).key(setting.estimators)
+        return self._stage(setting).key(setting.estimators)
 
     @param.depends("shown")
     def equations(self) -> str:
         return equations(self.shown[0])
 
     def controls(self) -> pn.Column:
-        custom, well = self.param.process.rx() == "custom", self.param.process.rx() == WELL
-        plane = well.rx.not_()
+        custom, well, pendulum = (self.param.process.rx() == name for name in ("custom", WELL, PENDULUM))
+        plane = self.param.process.rx().rx.in_((WELL, PENDULUM)).rx.not_()
         matrices = (self._row(pn.widgets.FloatSlider, *names) for names in (DRIFT[:2], DRIFT[2:], NOISE))
         return pn.Column(
             heading("Process"),
@@ -149,6 +162,7 @@ class FlowExplorer(pn.viewable.Viewer):
             self._row(pn.widgets.Select, "paths", "well_observations", visible=well),
             self._row(pn.widgets.FloatSlider, "horizon", visible=plane),
             self._row(pn.widgets.FloatSlider, "well_horizon", visible=well),
+            self._row(pn.widgets.Select, "seconds", visible=pendulum),
             self._row(pn.widgets.IntSlider, "seed"),
             heading("Flow"),
             self._row(pn.widgets.Select, "estimator", "compare"),
@@ -175,7 +189,7 @@ class FlowExplorer(pn.viewable.Viewer):
 
     def _figures(self) -> pn.Row:
         errors = (place(plot, HALF) for plot in self.errors.figures)
-        stage = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.player)
+        stage = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.swing, self.player)
         return wrap(stage, pn.Column(*errors), basis=(500, 300))
 
     def __panel__(self) -> pn.Column:

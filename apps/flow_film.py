@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.experiments import pendulum_states
 from phibe.objectives import OBJECTIVES
-from phibe.systems import OU, SDE, double_well
+from phibe.systems import OU, SDE, Acrobot, double_well
 from phibe.trajectories import Trajectories
 
 FRAMES = 121
 PARTICLES = 200  # drawn; the fit sees all paths
 FAR = 1e8
 GROWTH = 1e3  # an unstable process is shown until it has grown by this factor
-WELL, EXACT, NONE = "double well", "exact", "none"
+WELL, PENDULUM, EXACT, NONE = "double well", "double pendulum", "exact", "none"
+TRAINED = pendulum_states.CONFIGS["laptop"].objectives  # networks that come with the project
 
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 Columns = dict[str, np.ndarray]
@@ -49,23 +51,26 @@ class Setting:
     degree: int = 3
     integrator: str = "rk4"
 
-    def system(self) -> OU | SDE:
+    def system(self) -> OU | SDE | Acrobot:
         """The process; the linear ones are around μ = (4, 4) and start from N(0, I), as in the paper."""
         if self.process == WELL:
             return double_well()
+        if self.process == PENDULUM:
+            return Acrobot()
         if self.process == "custom":
             return OU(self.drift, self.noise, mu=[4.0, 4.0])
         return OU.reversible() if self.process == "reversible" else OU.nonreversible()
 
     @property
     def estimators(self) -> tuple[str, ...]:
-        """One, or the two that are compared."""
-        return (self.estimator,) if self.compare in (NONE, self.estimator) else (self.estimator, self.compare)
+        """One, or the two that are compared; for the pendulum those of them that there is a network of."""
+        asked = (self.estimator,) if self.compare in (NONE, self.estimator) else (self.estimator, self.compare)
+        return tuple(name for name in asked if name in TRAINED) if self.process == PENDULUM else asked
 
     @property
     def end(self) -> float:
         """The last time shown: the horizon, or when an unstable process has grown by `GROWTH`."""
-        if self.process == WELL:
+        if self.process in (WELL, PENDULUM):
             return self.horizon
         rate = float(torch.linalg.eigvals(self.system().A).real.max())
         return min(self.horizon, math.log(GROWTH) / rate) if rate > 0 else self.horizon

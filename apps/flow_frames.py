@@ -6,9 +6,23 @@ from functools import lru_cache
 from threading import Lock
 
 import numpy as np
+import pendulum_frames
 import torch
 import well_frames
-from flow_film import EXACT, FAR, PARTICLES, WELL, Columns, Setting, knots_in_time, resample, second, sendable, simulate
+from flow_film import (
+    EXACT,
+    FAR,
+    PARTICLES,
+    PENDULUM,
+    WELL,
+    Columns,
+    Setting,
+    knots_in_time,
+    resample,
+    second,
+    sendable,
+    simulate,
+)
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
@@ -31,7 +45,8 @@ Affine = tuple[Tensor, Tensor]  # A (F, 2, 2) and b (F, 2)
 def frames(setting: Setting) -> Columns:
     """The columns of a film, a row for each frame. Sessions share them. One is made at a time."""
     with LOCK:
-        return sendable(well_frames.film(setting) if setting.process == WELL else film(setting))
+        make = {WELL: well_frames.film, PENDULUM: pendulum_frames.film}.get(setting.process, film)
+        return sendable(make(setting))
 
 
 def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:

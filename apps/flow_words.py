@@ -6,8 +6,9 @@ import math
 from html import escape
 
 import numpy as np
+import pendulum_words
 import torch
-from flow_film import EXACT, GROWTH, WELL, Columns, Setting, second, times_seen
+from flow_film import EXACT, GROWTH, PENDULUM, WELL, Columns, Setting, second, times_seen
 from theme import chapter, equation
 
 from phibe.objectives import OBJECTIVES
@@ -64,6 +65,8 @@ def character(setting: Setting) -> str:
     """What kind of process it is; for a linear one the eigenvalues of the drift and what follows from them."""
     if setting.process == WELL:
         return WELL_CHARACTER
+    if setting.process == PENDULUM:
+        return pendulum_words.CHARACTER
     system = setting.system()
     values = torch.linalg.eigvals(system.A)
     rate = float(values.real.max())
@@ -110,6 +113,8 @@ def _short(value: float) -> str:
 
 def reading(setting: Setting, columns: Columns) -> str:
     """How to read the picture, with the numbers at its end, and which of two flows is closer."""
+    if setting.process == PENDULUM:
+        return pendulum_words.reading(setting, columns)
     flows = [(name, "" if i == 0 else second("")) for i, name in enumerate(setting.estimators)]
     shape = "steps on the dashed curve" if setting.process == WELL else "solid ellipse on the dashed one"
     if len(flows) == 1:
@@ -183,6 +188,8 @@ def equations(setting: Setting) -> str:
             r"\dot x = v(x, t) = -U'(x) - \tfrac12\,\partial_x\log\rho_t(x)",
             r"\partial_t\rho_t = -\partial_x(v\rho_t)",
         ]
+    elif setting.process == PENDULUM:
+        lines = list(pendulum_words.LINES)
     else:
         lines = [
             r"\mathrm{d}X = A(X - \mu)\,\mathrm{d}t + S\,\mathrm{d}B",
@@ -195,6 +202,7 @@ def equations(setting: Setting) -> str:
         f"{chapter('03_affine_flow', 'Fitting an affine flow')}, compared in "
         f"{chapter('06_estimators', 'Which velocity, which estimator')}."
     )
+    links = pendulum_words.LINKS if setting.process == PENDULUM else links
     return "".join(map(equation, lines)) + f"<p>{links}</p>"
 
 

@@ -16,7 +16,7 @@ from phibe.systems.acrobot import RATE, frame_times, on_circles, wrap
 
 DRAWN = 150  # of the ensemble; the first of it is the one path
 ENSEMBLE = 300
-FRESH = 1000  # paths from starts of their own, to measure laws against
+FRESH = 500  # paths from starts of their own, to measure laws against
 UNSEEN = 5000  # added to seeds: the flows were trained on paths of seed 0
 
 distance = partial(sliced_w2, directions=64)
@@ -53,7 +53,7 @@ def shown_frames(seconds: float) -> Tensor:
 
 @lru_cache(maxsize=4)
 def truth(seed: int, seconds: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Paths of the SDE, others by a second draw of the noise from the same starts, and a fresh ensemble: (n, time, 4)."""
+    """Paths of the SDE, others by a second draw of the noise from the same starts, a fresh ensemble: (n, time, 4)."""
     sigma, times, seed = committed("pendulum_states").config["sigma"], _times(seconds), 3 * seed + UNSEEN
     acrobot = Acrobot(sigma, sigma)
     paths = acrobot.simulate(paths=ENSEMBLE, times=times, seed=seed).states

@@ -21,14 +21,16 @@ LINES = (
 )
 LINKS = f"The experiment, and both reasons at length, in {chapter('07_pendulum_states', 'A pendulum from its states')}."
 PATHS = (
-    "No flow can follow one path for long: it has no noise, and two draws of the noise from one start part as fast."
+    "No flow can follow one path for long: it has no noise, and two draws of the noise from one start part about as fast."
     " What a flow can keep is the law, the cloud of all starts."
 )
+NEAR = 1.25  # times the distance of two ensembles of the SDE
+TABLE = '<table style="border-spacing: .9rem .1rem; margin: 0 0 .5rem -.9rem; text-align: left">'
 WHY = (
     "<p>Why Euler pumps energy: let a frame turn a phase by φ. <b>phibe</b> and <b>symmetric</b> find the central"
     " difference, and an Euler step along it lands outside the circle, a little further with each frame; RK4 and the"
-    " leapfrog stay on it. <b>regression</b> finds the forward difference, which points inwards: an Euler step undoes it"
-    " exactly, RK4 and the leapfrog lose energy with it.</p>"
+    " leapfrog stay on it. <b>regression</b> finds the forward difference, which points inwards: an Euler step undoes"
+    " it exactly, RK4 and the leapfrog lose energy with it.</p>"
 )
 
 
@@ -71,15 +73,22 @@ def _pairs(setting: Setting) -> str:
     at = max(i for i, t in enumerate(report["law_times"]) if t <= setting.horizon)
     flows = {key: report["flows"][f"{key[0]}, circles, {key[1]}"] for key in _keys(report.config)}
     laws = {key: flow["sliced_w2"][at] for key, flow in flows.items()}
-    best, worst = (" with ".join(choose(laws, key=laws.__getitem__)) for choose in (min, max))
     heads = "".join(f"<th>{method}</th>" for method in report.config["integrators"])
     rows = "".join(_row(name, report.config["integrators"], laws, flows, at) for name in report.config["objectives"])
     floor, fed = (report["law_floor"][name][at] for name in ("sliced_w2", "energy_gain"))
     return (
-        f"<p>With {report.config['ensemble']} paths at t = {report['law_times'][at]:g} s, sliced W₂ of the law (energy"
-        f" gained); two ensembles of the SDE: {floor:.3f} ({fed:+.1f})</p><table><tr><th></th>{heads}</tr>{rows}</table>"
-        f"<p>Closest: <b>{best}</b>. Furthest: <b>{worst}</b>.</p>"
+        f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {report['law_times'][at]:g} s:"
+        f" sliced W₂ of the law (energy gained). Two ensembles of the SDE: {floor:.3f} ({fed:+.1f}).</p>"
+        f"{TABLE}<tr><th></th>{heads}</tr>{rows}</table>{_verdict(laws, floor)}"
     )
+
+
+def _verdict(laws: dict[tuple[str, str], float], floor: float) -> str:
+    """Which pairs cannot be told from the SDE, and which is furthest from it."""
+    near = [" with ".join(pair) for pair, law in laws.items() if law < NEAR * floor]
+    worst = max(laws, key=laws.__getitem__)
+    first = f"As close to the SDE’s law as the SDE itself, or nearly: <b>{', '.join(near)}</b>. " if near else ""
+    return f"<p>{first}Furthest: <b>{' with '.join(worst)}</b>, {laws[worst] / floor:.1f} times as far.</p>"
 
 
 def _keys(config: dict) -> list[tuple[str, str]]:
@@ -100,6 +109,6 @@ def _untrained(setting: Setting) -> str:
         else f"no network trained with <b>{name}</b> comes with the project"
         for name in missing
     )
-    text = "; ".join(notes)
+    text, shown = "; ".join(notes), "it is not" if len(missing) == 1 else "neither is"
     there = f"There are flows of {', '.join(TRAINED[:-1])} and {TRAINED[-1]}."
-    return f'<p class="note">{text[0].upper()}{text[1:]}, so its flow is not drawn. {there}</p>' if text else ""
+    return f'<p class="note">{text[0].upper()}{text[1:]}, so {shown} drawn. {there}</p>' if text else ""
