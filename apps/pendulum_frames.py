@@ -66,7 +66,8 @@ def carry(estimator: str, integrator: str, seed: int, seconds: float) -> Tensor:
     """The flow that was trained with the estimator, from where the paths start, a step for each frame: (n, time, 4)."""
     start = truth(seed, seconds)[0][:, 0]
     flow = pendulum_states.committed_flow(estimator)
-    return pendulum_states.rollout(flow, start.float(), _times(seconds), integrator).double()
+    states = pendulum_states.rollout(flow, start.float(), _times(seconds), integrator)
+    return torch.cat([start[:, None], states[:, 1:].double()], dim=1)  # the start itself, not rounded
 
 
 def _times(seconds: float) -> Tensor:

@@ -41,9 +41,9 @@ class PendulumStage:
 
     def key(self, estimators: tuple[str, ...]) -> str:
         """What the colours mean."""
-        flows = {f"{name}: flow, all starts and one": (self.colors[name], "dot line") for name in estimators}
-        ensemble = {"SDE, all starts": (self.colors["samples"], "dot")}
-        return key({**ensemble, "SDE, one path": (self.colors["exact"], "line"), **flows})
+        flows = {f"{name}: ensemble, one path": (self.colors[name], "dot line") for name in estimators}
+        ensemble = {"SDE: ensemble": (self.colors["samples"], "dot")}
+        return key({**ensemble, "one path": (self.colors["exact"], "line"), **flows})
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
@@ -51,6 +51,7 @@ class PendulumStage:
         sides = {side: unsynced(Range1d(-2.15, 2.15)) for side in ("x_range", "y_range")}
         plot = figure(name="pendulum", **sides)
         plot.axis.visible = plot.grid.visible = False
+        plot.circle(0, 0, radius=2, fill_color=None, line_color=self.colors["grid"], line_width=1.5)
         for name, width in zip(ENSEMBLES, (7, 4.5, 2.5), strict=True):
             trail = plot.line("x", "y", source=self.sources[f"{name}_tip"], line_width=2, line_alpha=0.5)
             rods = plot.line("x", "y", source=self.sources[f"{name}_rods"], line_width=width, line_cap="round")
@@ -62,10 +63,14 @@ class PendulumStage:
     def _portrait(self, i: int) -> Figure:
         plot = figure(name=f"portrait {i}", x_range=Range1d(-math.pi, math.pi), y_range=Range1d(-1, 1))
         sign = "₁₂"[i - 1]
-        plot.xaxis.axis_label, plot.yaxis.axis_label, plot.min_border_left = f"θ{sign}", f"dθ{sign}/dt (rad/s)", 55
+        plot.xaxis.axis_label, plot.yaxis.axis_label, plot.min_border_left = (
+            f"θ{sign} (rad)",
+            f"dθ{sign}/dt (rad/s)",
+            55,
+        )
         plot.xaxis.ticker, plot.xaxis.major_label_overrides = FixedTicker(ticks=list(PIS)), PIS
-        for name in ENSEMBLES:
-            dots = {"size": 4.5, "line_color": None, "fill_alpha": 0.5, "fill_color": self.colors["samples"]}
+        for name, size in zip(ENSEMBLES, (6.5, 4.5, 4.5), strict=True):
+            dots = {"size": size, "line_color": None, "fill_alpha": 0.65, "fill_color": self.colors["samples"]}
             cloud = plot.scatter("x", "y", source=self.sources[f"{name}_dots{i}"], **dots)
             if name in FLOWS:
                 self._tint(name, (cloud.glyph, "fill_color"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from flow_film import EXACT, NONE, TRAINED, Columns, Setting, second
 from theme import chapter
 
@@ -16,13 +17,13 @@ LINES = (
     r"\mathrm{d}\theta_i = \dot\theta_i\,\mathrm{d}t, \quad"
     r"\mathrm{d}\dot\theta_i = f_i(\theta, \dot\theta)\,\mathrm{d}t + \sigma\,\mathrm{d}B_i, \quad i = 1, 2",
     r"\dot x = v(x, t) = b(x) - \tfrac12\,\Sigma\,\nabla\log\rho_t(x), \quad x = (\theta, \dot\theta)",
-    r"\text{forward: } \tfrac{e^{i\varphi} - 1}{\Delta t}, \quad \text{central: } \tfrac{i\sin\varphi}{\Delta t}, \quad"
-    r"\text{Euler on central: } |1 + i\sin\varphi| = \sqrt{1 + \sin^2\varphi} > 1",
+    r"\text{central } \tfrac{i\sin\varphi}{\Delta t}, \text{ by Euler: } |1 + i\sin\varphi| > 1",
+    r"\text{forward } \tfrac{e^{i\varphi} - 1}{\Delta t}, \text{ by Euler: } |e^{i\varphi}| = 1",
 )
 LINKS = f"The experiment, and both reasons at length, in {chapter('07_pendulum_states', 'A pendulum from its states')}."
 PATHS = (
-    "No flow can follow one path for long: it has no noise, and two draws of the noise from one start part about as fast."
-    " What a flow can keep is the law, the cloud of all starts."
+    "No flow can follow one path for long: it has no noise, and two draws of the noise from one start part about as"
+    " fast. What a flow can keep is the law, the cloud of all starts."
 )
 NEAR = 1.25  # times the distance of two ensembles of the SDE
 TABLE = '<table style="border-spacing: .9rem .1rem; margin: 0 0 .5rem -.9rem; text-align: left">'
@@ -52,8 +53,12 @@ def _numbers(name: str, integrator: str, columns: Columns, end: str) -> str:
     return f"<b>{name}</b> by {integrator} is {path:.2f} off single paths, {law:.2g} off the law, energy {gain}"
 
 
-def _signed(column) -> str:
+def _signed(column: np.ndarray) -> str:
     return f"{column[-1]:+.2g}".replace("-", "−")
+
+
+def _tenths(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def _closer(names: tuple[str, ...], columns: Columns) -> str:
@@ -77,17 +82,21 @@ def _pairs(setting: Setting) -> str:
     rows = "".join(_row(name, report.config["integrators"], laws, flows, at) for name in report.config["objectives"])
     floor, fed = (report["law_floor"][name][at] for name in ("sliced_w2", "energy_gain"))
     return (
-        f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {report['law_times'][at]:g} s:"
-        f" sliced W₂ of the law (energy gained). Two ensembles of the SDE: {floor:.3f} ({fed:+.1f}).</p>"
+        f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {report['law_times'][at]:g}"
+        f" s: sliced W₂ of the law (energy gained). Two ensembles of the SDE: {floor:.3f} ({_tenths(fed)}).</p>"
         f"{TABLE}<tr><th></th>{heads}</tr>{rows}</table>{_verdict(laws, floor)}"
     )
 
 
 def _verdict(laws: dict[tuple[str, str], float], floor: float) -> str:
     """Which pairs cannot be told from the SDE, and which is furthest from it."""
-    near = [" with ".join(pair) for pair, law in laws.items() if law < NEAR * floor]
+    near: dict[str, list[str]] = {}
+    for (name, method), law in laws.items():
+        if law < NEAR * floor:
+            near.setdefault(name, []).append(method)
     worst = max(laws, key=laws.__getitem__)
-    first = f"As close to the SDE’s law as the SDE itself, or nearly: <b>{', '.join(near)}</b>. " if near else ""
+    pairs = "; ".join(f"{name} with {' or '.join(methods)}" for name, methods in near.items())
+    first = f"As close to the SDE’s law as the SDE itself, or nearly: <b>{pairs}</b>. " if near else ""
     return f"<p>{first}Furthest: <b>{' with '.join(worst)}</b>, {laws[worst] / floor:.1f} times as far.</p>"
 
 
@@ -96,7 +105,7 @@ def _keys(config: dict) -> list[tuple[str, str]]:
 
 
 def _row(name: str, methods: list[str], laws: dict, flows: dict, at: int) -> str:
-    cells = (f"{laws[name, m]:.3f} ({_signed(flows[name, m]['energy_gain'][: at + 1])})" for m in methods)
+    cells = (f"{laws[name, m]:.3f} ({_tenths(flows[name, m]['energy_gain'][at])})" for m in methods)
     return f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 

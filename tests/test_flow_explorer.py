@@ -278,3 +278,71 @@ def test_the_well_takes_the_stage_and_leaves_it(explorer):
     explorer.process = "reversible"
     assert explorer.plane.visible
     assert explorer.well.frames.data == {}
+
+
+# -- the double pendulum -----------------------------------------------------------------------------------------------
+
+SWING = {"process": "double pendulum"}
+
+
+def test_the_pendulum_flows_start_at_the_paths_and_follow_them_for_a_while(app):
+    columns = app.FlowExplorer(**SWING, integrator="euler", estimator="regression").pendulum.frames.data
+    np.testing.assert_array_equal(columns["particle_angle1"][0], columns["sample_angle1"][0])
+    assert columns["path_error"][30] < columns["divergence"][30]  # through the middle of the draws
+    assert columns["path_error"][120] > 3 * columns["path_error"][30]
+    assert np.abs(columns["sample_angle1"]).max() <= np.float32(np.pi)
+    assert columns["t"][30] == pytest.approx(1)
+    assert {len(column) for column in columns.values()} == {app.FRAMES}
+    dt, turned = np.diff(columns["t"])[:, None], np.diff(np.unwrap(columns["sample_angle2"], axis=0), axis=0)
+    speed = columns["sample_velocity2"]
+    assert np.abs(turned / dt - (speed[1:] + speed[:-1]) / 2).max() < 0.05 * np.abs(speed).max()
+    assert np.abs(turned / dt - columns["sample_velocity1"][1:]).max() > np.abs(speed).max() / 2
+
+
+def test_euler_pumps_energy_into_central_differences_and_none_into_forward_ones(app):
+    explorer = app.FlowExplorer(**SWING, integrator="euler", estimator="symmetric", compare="regression")
+    columns = explorer.pendulum.frames.data
+    assert columns["gain"][-1] > 5 * abs(columns["sample_gain"][-1])
+    assert columns["law_error"][-1] > 1.8 * columns["sample_error"][-1]
+    assert columns["law_error_2"][-1] < 1.3 * columns["sample_error"][-1]
+    assert "the law of <b>regression</b> is closer" in explorer.reading()
+    explorer.integrator = "rk4"
+    columns = explorer.pendulum.frames.data
+    assert columns["gain_2"][-1] < -5 * columns["sample_gain"][-1]
+    assert columns["law_error"][-1] < 1.3 * columns["sample_error"][-1]
+    assert "the law of <b>symmetric</b> is closer" in explorer.reading()
+    assert "07_pendulum_states" in explorer.equations()
+    np.testing.assert_array_equal(explorer.errors.curves.data["velocity_error_2"], columns["path_error_2"])
+
+
+def test_an_estimator_without_a_trained_network_is_named_and_not_drawn(app):
+    explorer = app.FlowExplorer(**SWING, estimator="isotropic", compare="exact")
+    assert "particle_angle1" not in explorer.pendulum.frames.data
+    assert "no network trained with <b>isotropic</b>" in explorer.reading().replace("No ", "no ")
+    assert "<b>exact</b> velocity of the pendulum is not known" in explorer.reading()
+    assert not explorer.problem.visible
+    explorer.compare = "regression"
+    assert explorer.pendulum.tinted["flow"][0][0].line_color == explorer.pendulum.colors["regression"]
+    assert "exact" not in explorer.reading().partition("</p>")[0]
+    explorer.estimator = "phibe"
+    assert "not drawn" not in explorer.reading()
+
+
+def test_the_pendulum_takes_the_stage_and_leaves_it(explorer):
+    rows = {row[0].name: row for row in explorer.controls().select(pn.Row)}
+    assert not rows["Seconds"].visible
+    explorer.param.update(**SWING, integrator="euler")
+    assert (explorer.plane.visible, explorer.line.visible, explorer.swing.visible) == (False, False, True)
+    assert rows["Seconds"].visible
+    assert not rows["Knots of the field in time"].visible
+    assert not rows["Degree of the field in x"].visible
+    assert not rows["Paths"].visible
+    assert "two draws" in explorer.errors.figures[0].title.text
+    four = explorer.pendulum.frames.data
+    explorer.seconds = 8
+    eight = explorer.pendulum.frames.data
+    np.testing.assert_allclose(eight["t"][:50], four["t"][:100:2], atol=1e-6)
+    np.testing.assert_allclose(eight["particle_angle1"][:50], four["particle_angle1"][:100:2], atol=1e-5)
+    explorer.process = "reversible"
+    assert (explorer.plane.visible, explorer.swing.visible) == (True, False)
+    assert explorer.pendulum.frames.data == {}

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 STILL = "frame=30"  # a link to a frame does not start to play
-CLOCKS = "['clock', 'well clock'].map(name => Bokeh.documents[0].get_model_by_name(name).text)"
+CLOCKS = "['clock', 'well clock', 'pendulum clock'].map(name => Bokeh.documents[0].get_model_by_name(name).text)"
 
 
 def open_app(page, served: str, query: str = STILL) -> None:
@@ -129,6 +129,26 @@ def test_the_double_well_with_two_estimators_is_chosen_played_and_restored(serve
     page.get_by_text("exact law, 2σ").wait_for()
     expect(page.get_by_text("exact density ρₜ")).to_have_count(0)
     page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('clock').text.startsWith('t = 7.50')")
+
+
+def test_the_double_pendulum_is_chosen_dragged_and_restored(served, page):
+    sent = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))))
+    open_app(page, served)
+    page.get_by_role("button", name="double pendulum").click()
+    page.get_by_text("Why Euler pumps energy").wait_for()
+    expect(page.locator(".pn-loading")).to_have_count(0)
+    for name in ("Paths", "Observations", "Knots of the field", "Degree of the field", "Camera"):
+        expect(page.get_by_text(name, exact=False).locator("visible=true")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"process=double\+pendulum"))
+    before = wait_until_still(page)
+    sent.clear()
+    drag(page, before)
+    assert sent == []
+    words, link = page.get_by_text("off the law").inner_text(), page.url
+    page.goto(f"{served}/flow_explorer?{urlsplit(link).query}&frame=90")
+    page.wait_for_function(f"() => ({CLOCKS})[2] === 't = 3.00 s'")
+    assert page.get_by_text("off the law").inner_text() == words
 
 
 def test_the_arrow_keys_move_time(served, page):
