@@ -58,6 +58,14 @@ def wait_until_still(page) -> str:
     pytest.fail("the picture never came to rest", pytrace=False)
 
 
+def wait_until_silent(page, sent: list[str]) -> str:
+    """The picture, once figures that were laid out anew have told the server their sizes."""
+    while sent:
+        sent.clear()
+        page.wait_for_timeout(500)
+    return wait_until_still(page)
+
+
 def drag(page, before: str) -> None:
     """Pull the slider from a quarter to the right; every pull must change the picture."""
     box = slider(page).bounding_box()
@@ -138,15 +146,16 @@ def test_the_double_pendulum_is_chosen_dragged_and_restored(served, page):
     page.get_by_role("button", name="double pendulum").click()
     page.get_by_text("Why Euler pumps energy").wait_for()
     expect(page.locator(".pn-loading")).to_have_count(0)
-    for name in ("Paths", "Observations", "Knots of the field", "Degree of the field", "Camera"):
-        expect(page.get_by_text(name, exact=False).locator("visible=true")).to_have_count(0)
+    for name in ("Paths", "Observations", "Knots of the field in time", "Degree of the field in x", "Camera"):
+        expect(page.get_by_text(name, exact=True).locator("visible=true")).to_have_count(0)
+    expect(page.get_by_text("Seconds", exact=True)).to_be_visible()
     expect(page).to_have_url(re.compile(r"process=double\+pendulum"))
-    before = wait_until_still(page)
-    sent.clear()
+    before = wait_until_silent(page, sent)
     drag(page, before)
     assert sent == []
     words, link = page.get_by_text("off the law").inner_text(), page.url
     page.goto(f"{served}/flow_explorer?{urlsplit(link).query}&frame=90")
+    page.get_by_text("off the law").wait_for()
     page.wait_for_function(f"() => ({CLOCKS})[2] === 't = 3.00 s'")
     assert page.get_by_text("off the law").inner_text() == words
 
