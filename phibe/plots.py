@@ -276,6 +276,22 @@ def beside(*figures: Any) -> hv.Layout:
     )
 
 
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def filmstrip(rows: Mapping[str, Tensor], *, title: str = "", height: int = 110) -> hv.Overlay:
+    """Grey pictures (n, 1, h, w) in [0, 1] side by side, a row for each name, the first row on top."""
+    bands = [np.concatenate(list(np.pad(_array(f[:, 0]), ((0, 0), (1, 1), (1, 1)), constant_values=0.35)), axis=1)
+             for f in rows.values()]  # fmt: skip
+    tall, wide = bands[0].shape
+    whole = np.concatenate(bands, axis=0)
+    image = hv.Image(whole, bounds=(0, 0, wide, tall * len(bands)), kdims=["frame", "row"], vdims=["grey"])
+    names = [((len(bands) - i - 0.5) * tall, name) for i, name in enumerate(rows)]
+    size = {"responsive": True, "height": height * len(bands) + 30, "min_width": 280, "max_width": 900}
+    style = {"cmap": "gray", "clim": (0, 1), "yticks": names, "xticks": 0, "xlabel": "", "ylabel": "", "title": title}
+    return hv.Overlay([image.opts(**style)]).opts(**size, **WHEEL)
+
+
 # -- films -------------------------------------------------------------------------------------------------------------
 
 

@@ -601,3 +601,19 @@ def test_everything_runs_on_another_device_and_mixing_them_fails(name, objective
         values.mean().backward()
     assert all(p.grad is not None and p.grad.is_meta for p in network.parameters())
     assert math.isnan(check_network(network, *there[:2]))
+
+
+def test_a_network_of_circles_has_the_period_of_its_angles():
+    x, t = normal(20, 4), torch.zeros(20, dtype=torch.float64)
+    turned = x + 2 * torch.pi * torch.tensor([1.0, -2.0, 0.0, 0.0], dtype=torch.float64)
+    periodic, plain = (ResidualMLP((4,), width=16, angles=angles).double() for angles in (2, 0))
+    torch.testing.assert_close(periodic(turned, t), periodic(x, t), rtol=1e-9, atol=1e-9)
+    assert (plain(turned, t) - plain(x, t)).abs().max() > 1e-3
+    times = torch.linspace(0, 1, 5, dtype=torch.float64)
+    data = Trajectories((x[:, None] * torch.linspace(1, 3, 5, dtype=torch.float64)[:, None]), times)
+    kept, scaled = Normalised.fit(periodic, data).keep(slice(0, 2)), Normalised.fit(periodic, data)
+    torch.testing.assert_close(kept(turned, t), kept(x, t), rtol=1e-9, atol=1e-9)
+    assert (scaled(turned, t) - scaled(x, t)).abs().max() > 1e-3  # in other units the period is lost
+    assert kept.scale[2] == scaled.scale[2] != 1
+    with pytest.raises(ValueError, match="from 0 to the 4"):
+        ResidualMLP((4,), angles=5)

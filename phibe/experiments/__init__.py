@@ -2,7 +2,16 @@
 
 from types import ModuleType
 
-from phibe.experiments import affine_ou, estimators, nonlinear, ou, ou_theory
+from phibe.experiments import (
+    affine_ou,
+    estimators,
+    nonlinear,
+    ou,
+    ou_theory,
+    pendulum_images,
+    pendulum_real,
+    pendulum_states,
+)
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "ou_theory": ou_theory,
@@ -10,4 +19,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "ou": ou,
     "estimators": estimators,
     "nonlinear": nonlinear,
+    "pendulum_states": pendulum_states,
+    "pendulum_images": pendulum_images,
+    "pendulum_real": pendulum_real,
 }

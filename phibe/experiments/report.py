@@ -24,6 +24,10 @@ ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().pare
 KEPT = ("config.json", "report.json", "weights.safetensors")
 
 
+class MissingData(ValueError):
+    """An experiment needs files that are not part of the project; the message says which and where."""
+
+
 @dataclass(frozen=True)
 class Report:
     """Every number that the book, the README or an app shows of one run."""

@@ -69,7 +69,11 @@ class MLP(Network):
 
 
 class ResidualMLP(Network):
-    """h ← h + W₂ act(W₁ act(h)), `blocks` times between two linear maps   [paper: 256 × 2 blocks for the pendulum]."""
+    """h ← h + W₂ act(W₁ act(h)), `blocks` times between two linear maps   [paper: 256 × 2 blocks for the pendulum].
+
+    The first `angles` coordinates enter as sine and cosine, so that the velocity has their period; the state itself
+    stays as it is, and so does the objective. They must then come in radians (see `Normalised.keep`).
+    """
 
     def __init__(
         self,
@@ -79,10 +83,13 @@ class ResidualMLP(Network):
         blocks: int = 2,
         activation: str = "silu",
         time: bool = True,
+        angles: int = 0,
     ):
-        super().__init__(state_shape, width=width, blocks=blocks, activation=activation, time=time)
+        super().__init__(state_shape, width=width, blocks=blocks, activation=activation, time=time, angles=angles)
         size, act = math.prod(self.state_shape), ACTIVATIONS[activation]
-        self.enter = nn.Linear(size + time, width)
+        if not 0 <= angles <= size:
+            raise ValueError(f"`angles` must be from 0 to the {size} coordinates of the state; got {angles}.")
+        self.enter = nn.Linear(size + angles + time, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(act(), nn.Linear(width, width), act(), nn.Linear(width, width)) for _ in range(blocks)
         )
@@ -90,7 +97,8 @@ class ResidualMLP(Network):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         self._check(x, t)
-        h = self.enter(_flatten(x, t, self.arguments["time"]))
+        angle, rest = _flatten(x, t, self.arguments["time"]).tensor_split([self.arguments["angles"]], dim=1)
+        h = self.enter(torch.cat([angle.sin(), angle.cos(), rest], dim=1))
         for block in self.blocks:
             h = h + block(h)
         return self.leave(h).reshape(x.shape)

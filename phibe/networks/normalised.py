@@ -73,6 +73,11 @@ class Normalised(nn.Module):
             t_scale=end - start,
         )
 
+    def keep(self, coordinates: slice) -> Normalised:
+        """Leave the units of these coordinates (or channels) as they are in the data: angles stay in radians."""
+        self.mean[coordinates], self.scale[coordinates] = 0.0, 1.0
+        return self
+
     def forward(self, x: Tensor, t: Tensor, **options: Any) -> Tensor:
         return self.velocity_scale * self.network(self.standardise(x), (t - self.t_start) / self.t_scale, **options)
 

@@ -1,5 +1,6 @@
 """Worlds that can be simulated, with exact answers where they exist."""
 
+from phibe.systems.acrobot import Acrobot
 from phibe.systems.diffusions import double_well, langevin, multiplicative, rotating_well
 from phibe.systems.fokker_planck import GridLaw, solve_fokker_planck
 from phibe.systems.laws import Law, boltzmann
@@ -9,6 +10,7 @@ from phibe.systems.sde import SDE
 __all__ = [
     "OU",
     "SDE",
+    "Acrobot",
     "Gaussian",
     "GridLaw",
     "Law",
