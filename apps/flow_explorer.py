@@ -15,7 +15,7 @@ from flow_words import equations, failure, reading, stability
 from in_browser import Buttons, copy_link, player
 from theme import HALF, TALL, from_url, heading, place, prose, serve, to_url, wrap
 
-from phibe.flow import METHODS
+from phibe.integrators import METHODS
 from phibe.objectives import OBJECTIVES
 
 DRIFT, NOISE = ("a11", "a12", "a21", "a22"), ("s11", "s21", "s22")

@@ -88,7 +88,9 @@ class Stage:
         return plot
 
     def _script(self) -> None:
-        models = {name: getattr(self, name) for name in ("frames", "look", "screens", "pictures", "dots", "trails", "cursor")}
+        models = {
+            name: getattr(self, name) for name in ("frames", "look", "screens", "pictures", "dots", "trails", "cursor")
+        }
         draw = CustomJS.from_file(HERE / "rollout_stage.mjs", clock=self.errors.title, length=TRAIL, **models)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)

@@ -3,20 +3,19 @@
 The PhiBE-Flow term Δxᵀ(∇v)Δx can be had in three ways, timed here on an MLP of 3 × 256 (two coordinates, batch 1024)
 and on a small U-Net (1 × 32 × 32, batch 16), in turn, so that whatever else the machine does falls on all alike:
 
-jvp               (∇v)Δx by one forward-mode product. The default in `phibe.objectives`: exact, nothing to set, no graph
-                  for a mere value, the vector (∇v)Δx itself (which the training loop watches), and it works under every
-                  engine, layer-wise FSDP included. Its price: a fifth to a third more time a step than double backward,
-                  and norms that torch differentiates wrongly this way (LayerNorm, InstanceNorm, BatchNorm), which
-                  `check_network` therefore refuses.
-double_backward   Δx · ∂(v·Δx)/∂x, differentiated again. As exact, faster, on the U-Net leaner, and right for those
-                  norms too. But it takes a gradient inside the objective: DDP and FSDP around the whole loss give the
-                  right answer, FSDP layer by layer fails, since its backward hooks have then freed the weights.
+double_backward   Δx · ∂(v·Δx)/∂x, differentiated again. The default in `phibe.objectives`: exact, nothing to set, a
+                  quarter to a third faster a step than jvp (twice and more on the small networks of the OU chapters),
+                  on the U-Net leaner by a third, and right for every norm. Its price: a gradient is taken inside the
+                  objective. DDP and FSDP around the whole loss give the right answer; FSDP layer by layer fails, since
+                  its backward hooks have then freed the weights.
+jvp               (∇v)Δx by one forward-mode product. As exact, and it works under layer-wise FSDP too. But torch gives
+                  LayerNorm, InstanceNorm and BatchNorm wrong parameter gradients this way, without an error.
 difference        v at x ± δΔx in one batch of twice the size: their mean for v, their difference over 2δ for (∇v)Δx.
                   The cheapest. Its error is of order δ² from the curvature of v, and 1/δ from rounding: in float32 at
                   least ten times that of the others, with δ to be chosen for each problem.
 
 `time` and `peak_memory` are over those of a regression step, `value_time` is that of the objective without a parameter
-gradient, and `gradient_error` is relative, in float32 against jvp in float64.
+gradient, and `gradient_error` is relative, in float32 against the default in float64.
 """
 
 from __future__ import annotations
@@ -33,19 +32,17 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from phibe.calculus import Velocity, dot
+from phibe.calculus import Velocity, along, dot
 from phibe.networks import MLP, UNet
 from phibe.objectives import isotropic, phibe, regression
 
 DELTA = 0.03
 
 
-def double_backward(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
-    """The `phibe` objective with Δxᵀ(∇v)Δx as Δx · ∂(v·Δx)/∂x."""
-    x = x.detach().requires_grad_()
-    v = velocity(x, t)
-    (pulled,) = torch.autograd.grad(dot(v, dx).sum(), x, create_graph=True)
-    return dot(v, v) - (2 * dot(v, dx) + dot(pulled, dx)) / dt
+def forward_product(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+    """The `phibe` objective with (∇v)Δx by forward-mode differentiation."""
+    v, slope = along(lambda z: velocity(z, t), x, dx)
+    return dot(v, v) - (2 * dot(v, dx) + dot(slope, dx)) / dt
 
 
 def difference(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor, *, delta: float = DELTA) -> Tensor:
@@ -57,8 +54,8 @@ def difference(velocity: Velocity, x: Tensor, t: Tensor, dx: Tensor, dt: Tensor,
 
 WAYS: dict[str, Callable[..., Tensor]] = {
     "regression": regression,
-    "jvp": phibe,
-    "double_backward": double_backward,
+    "double_backward": phibe,
+    "jvp": forward_product,
     "difference": difference,
     "isotropic": lambda *arguments: isotropic(*arguments, noise=0.5),
 }
@@ -88,7 +85,7 @@ def step(way: Callable[..., Tensor], network: nn.Module, batch: tuple[Tensor, ..
 def value(way: Callable[..., Tensor], network: nn.Module, batch: tuple[Tensor, ...]) -> None:
     """The objective alone: no parameter asks for a gradient, and no graph is kept but what the way itself needs."""
     network.requires_grad_(False)
-    with torch.set_grad_enabled(way is double_backward):
+    with torch.no_grad():
         way(network, *batch)
     network.requires_grad_(True)
 
@@ -155,8 +152,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = {name: measure(*problem, options.rounds) for name, problem in problems().items()}
-    head = {"benchmark": "objective_step", "default": "jvp", "delta": DELTA, "threads": options.threads}
-    ratio = {name: part["time"]["jvp"] for name, part in result.items()}
+    head = {"benchmark": "objective_step", "default": "double_backward", "delta": DELTA, "threads": options.threads}
+    ratio = {name: part["time"]["double_backward"] for name, part in result.items()}
     print(json.dumps(head | {"ratio": ratio} | result, indent=2, ensure_ascii=False))
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from phibe.calculus import Velocity
-from phibe.flow import INTEGRATORS, Flow
+from phibe.flow import Flow
+from phibe.integrators import ALPHA, FILTER, INTEGRATORS
 from phibe.systems.ou import Gaussian
 
 
@@ -29,9 +30,10 @@ def flow_map(velocity: Velocity, times: Tensor, dimension: int, *, method: str =
     if method == "adaptive":
         states = Flow(velocity).generate(_simplex(dimension), times, method=method, tolerance=1e-4).states
         return _affine_through(states.movedim(1, 0))
-    steps = _steps(velocity, times, dimension, "rk4" if method == "leapfrog" else method)
+    leaps = {"leapfrog": 0.0, "filtered": FILTER}
+    steps = _steps(velocity, times, dimension, "rk4" if method in leaps else method)
     with np.errstate(over="ignore", invalid="ignore"):
-        maps = _leapfrog(velocity, times, steps) if method == "leapfrog" else _compose(steps)
+        maps = _leapfrog(velocity, times, steps, leaps[method]) if method in leaps else _compose(steps)
     return torch.from_numpy(maps[:, :-1, :-1]), torch.from_numpy(maps[:, :-1, -1])
 
 
@@ -47,14 +49,22 @@ def _compose(steps: np.ndarray) -> np.ndarray:
     return np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(steps.shape[-1]))))
 
 
-def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray) -> np.ndarray:
-    """x_{n+1} = x_{n−1} + 2h (A x_n + b) on maps; the given steps start it, and again wherever the step changes."""
+def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray, filter: float) -> np.ndarray:
+    """`Leapfrog` on maps, x_{n+1} = x_{n−1} + 2h (A x_n + b); the given steps start it, and again at a new step."""
     rates = _homogeneous(*affine_coefficients(velocity, times[:-1], steps.shape[-1] - 1), corner=0.0)
     h = times.diff().numpy()
     maps = [np.eye(steps.shape[-1]), steps[0]]
+    before = maps[0]
     for n in range(1, len(h)):
-        same = np.isclose(h[n], h[n - 1], rtol=1e-6, atol=0)
-        maps.append(maps[-2] + 2 * h[n] * rates[n] @ maps[-1] if same else steps[n] @ maps[-1])
+        here = maps[-1]
+        if not np.isclose(h[n], h[n - 1], rtol=1e-6, atol=0):
+            before = here
+            maps.append(steps[n] @ here)
+            continue
+        after = before + 2 * h[n] * rates[n] @ here
+        bend = filter / 2 * (before - 2 * here + after)
+        before = here + ALPHA * bend
+        maps.append(after + (ALPHA - 1) * bend)
     return np.stack(maps)
 
 

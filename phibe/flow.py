@@ -5,48 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.calculus import Velocity, divergence, rademacher
+from phibe.integrators import METHODS, stepper
 from phibe.trajectories import Trajectories
-
-Step = Callable[[Velocity, Tensor, Tensor, Tensor], Tensor]
-
-
-def euler(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
-    """x + h v(x, t)."""
-    return x + h * v(x, t)
-
-
-def heun(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
-    """x + h/2 (k₁ + k₂), k₂ at the end of an Euler step."""
-    k1 = v(x, t)
-    return x + h / 2 * (k1 + v(x + h * k1, t + h))
-
-
-def rk4(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
-    """x + h/6 (k₁ + 2k₂ + 2k₃ + k₄)."""
-    k1 = v(x, t)
-    k2 = v(x + h / 2 * k1, t + h / 2)
-    k3 = v(x + h / 2 * k2, t + h / 2)
-    k4 = v(x + h * k3, t + h)
-    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-
-
-class Integrator(NamedTuple):
-    """A one-step rule, its order, and the evaluations of v it spends on a step."""
-
-    step: Step
-    order: int
-    evaluations: int
-
-
-INTEGRATORS = {"euler": Integrator(euler, 1, 1), "heun": Integrator(heun, 2, 2), "rk4": Integrator(rk4, 4, 4)}
-METHODS = (*INTEGRATORS, "leapfrog", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -71,12 +38,14 @@ class Flow:
     ) -> Trajectories:
         """Trajectories through `x0` (n, *state), the state at `times[0]`, at each of `times`   [paper: learned flow].
 
-        `method` is euler, heun, rk4, leapfrog or adaptive (Dormand–Prince to `tolerance`). Between two times the
-        fixed-step methods take `substeps` equal steps; by default as many as keep a step at or below the data's own.
-        Decreasing times integrate backwards; the result is always sorted by time.
+        `method` is euler, heun, rk4, leapfrog, filtered (leapfrog) or adaptive (Dormand–Prince to `tolerance`). Between
+        two times the fixed-step methods take `substeps` equal steps; by default as many as keep a step at or below the
+        data's own. Decreasing times integrate backwards; the result is always sorted by time.
         """
         x0 = torch.as_tensor(x0)
-        times = torch.as_tensor(times, dtype=torch.float64, device=x0.device)
+        times = torch.as_tensor(
+            times, dtype=torch.float64
+        ).cpu()  # numbers that steer, whatever device the states are on
         self._check(x0, times, method, extrapolate)
         if method == "adaptive":
             states = self._adaptive(x0, times, tolerance)
@@ -84,8 +53,9 @@ class Flow:
             counts = self._substeps(times, substeps)
             states = self._march(x0, times, counts, method, progress)
         _check_bounded(states, times)
-        backward = bool(times[-1] < times[0])
-        return Trajectories(states.flip(1), times.flip(0)) if backward else Trajectories(states, times)
+        if times[-1] < times[0]:
+            states, times = states.flip(1), times.flip(0)
+        return Trajectories(states, times.to(states.device))
 
     def solution(
         self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7
@@ -132,7 +102,7 @@ class Flow:
             return torch.cat([change[:, None], self.velocity(y, s).flatten(1)], dim=1)
 
         z = torch.cat([x.new_zeros(len(x), 1), x.flatten(1)], dim=1)
-        times = torch.tensor([t, t0], dtype=torch.float64, device=x.device)
+        times = torch.tensor([t, t0], dtype=torch.float64)
         if t != t0:
             self._check(x, times, "rk4", extrapolate=False)
             z = Flow(augmented)._march(z, times, [steps], "rk4", False)[:, -1]
@@ -180,7 +150,7 @@ class Flow:
     def _march(self, x: Tensor, times: Tensor, counts: list[int], method: str, progress: bool) -> Tensor:
         """States (n, time, *state) by fixed steps, `counts[i]` of them in the i-th gap."""
         v = _batched(self.velocity)
-        advance: Step = Leapfrog() if method == "leapfrog" else INTEGRATORS[method].step
+        advance = stepper(method)
         states = [x]
         for i, count in enumerate(tqdm(counts, desc=method, unit="frame", disable=not progress)):
             h = (times[i + 1] - times[i]) / count
@@ -194,23 +164,6 @@ class Flow:
 
         v = _batched(self.velocity)
         return odeint(lambda t, x: v(x, t), x0, times, rtol=tolerance, atol=tolerance, method="dopri5").movedim(0, 1)
-
-
-class Leapfrog:
-    """x_{n+1} = x_{n−1} + 2h v(x_n, t_n), order 2, one evaluation a step: the inverse of a central difference.
-
-    It remembers the last state; the first step, and any step of a new length, is one of RK4.
-    """
-
-    def __init__(self) -> None:
-        self.before: Tensor | None = None
-        self.h: Tensor | None = None
-
-    def __call__(self, v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
-        same = self.before is not None and self.h is not None and bool(torch.isclose(h, self.h, rtol=1e-6, atol=0.0))
-        after = self.before + 2 * h * v(x, t) if same and self.before is not None else rk4(v, x, t, h)
-        self.before, self.h = x, h
-        return after
 
 
 class Solution:
@@ -255,4 +208,4 @@ def _check_bounded(states: Tensor, times: Tensor) -> None:
 
 def _batched(velocity: Velocity) -> Velocity:
     """The velocity as a function of a scalar time, in the state's type, for all samples at once."""
-    return lambda x, t: velocity(x, t.to(x.dtype).expand(len(x)))
+    return lambda x, t: velocity(x, t.to(x.device, x.dtype).expand(len(x)))

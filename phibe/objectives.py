@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vjp
 
-from phibe.calculus import Velocity, along, dot, over, rademacher, times, units
+from phibe.calculus import Velocity, dot, over, rademacher, times, units
 from phibe.trajectories import Pairs, Trajectories, Windows
 
 
@@ -35,15 +36,25 @@ class Stencil(NamedTuple):
 class Objective:
     """An objective, with what one needs to know to choose it.
 
-    `width` is the number of neighbouring observations it looks at, `order` that of its error in Δt, `cost` what a value
-    of it takes, `assumes` what must hold for it to find the probability velocity. `jacobian` says whether it
-    differentiates the velocity: then networks must be smooth, and a finite sample does not bound it from below.
+    `width` is the number of neighbouring observations it looks at, `order` that of its bias in Δt, `variance` that of
+    its target in units of σ²/Δt, `cost` what a value of it takes, `assumes` what must hold for it to find the
+    probability velocity. `jacobian` says whether it differentiates the velocity: then networks must be smooth, and a
+    finite sample does not bound it from below.
     """
 
-    def __init__(self, stencil: Callable[..., Stencil], *, width: int, order: str, cost: str, assumes: str):
+    def __init__(
+        self,
+        stencil: Callable[..., Stencil],
+        *,
+        width: int,
+        order: str,
+        variance: float,
+        cost: str,
+        assumes: str,
+    ):
         update_wrapper(self, stencil)
         self.name, self.stencil = stencil.__name__, stencil
-        self.width, self.order, self.cost, self.assumes = width, order, cost, assumes
+        self.width, self.order, self.variance, self.cost, self.assumes = width, order, variance, cost, assumes
         self.jacobian = "Jacobian" in cost
 
     def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
@@ -63,11 +74,13 @@ OBJECTIVES: dict[str, Objective] = {}
 """Every objective by its name: what the command line, the book and the apps offer."""
 
 
-def objective(*, width: int = 2, order: str, cost: str, assumes: str) -> Callable[[Callable[..., Stencil]], Objective]:
+def objective(
+    *, width: int = 2, order: str, variance: float = 1.0, cost: str, assumes: str
+) -> Callable[[Callable[..., Stencil]], Objective]:
     """Turns the equation of a stencil into an objective, under the name of the function."""
 
     def register(stencil: Callable[..., Stencil]) -> Objective:
-        made = Objective(stencil, width=width, order=order, cost=cost, assumes=assumes)
+        made = Objective(stencil, width=width, order=order, variance=variance, cost=cost, assumes=assumes)
         OBJECTIVES[made.name] = made
         return made
 
@@ -75,16 +88,17 @@ def objective(*, width: int = 2, order: str, cost: str, assumes: str) -> Callabl
 
 
 def evaluate(velocity: Velocity, stencil: Stencil) -> Tensor:
-    """‖v‖² − 2 v·u − Σₖ qₖ dₖᵀ(∇v)dₖ at each place, (m,), with a forward-mode product for each direction."""
+    """‖v‖² − 2 v·u − Σₖ qₖ dₖᵀ(∇v)dₖ at each place, (m,); the Jacobian is never formed.
+
+    dᵀ(∇v)d = d·∂(v·d)/∂x is one backward pass through the velocity, which torch can differentiate again.
+    """
     x, t, u, directions = stencil
     if not directions:
         v = velocity(x, t)
         return dot(v, v) - 2 * dot(v, u)
-    total = torch.zeros_like(t)
-    for q, d in directions:
-        v, slope = along(lambda z: velocity(z, t), x, d)
-        total = total + q * dot(slope, d)
-    return dot(v, v) - 2 * dot(v, u) - total
+    v, pull = vjp(lambda z: velocity(z, t), x)  # type: ignore[misc]
+    jacobian = sum(q * dot(pull(d)[0], d) for q, d in directions)
+    return dot(v, v) - 2 * dot(v, u) - jacobian
 
 
 # -- two observations --------------------------------------------------------------------------------------------------
@@ -94,7 +108,7 @@ def evaluate(velocity: Velocity, stencil: Stencil) -> Tensor:
 def phibe(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
     """Empirical PhiBE-Flow objective, one value per transition   [paper: empirical PhiBE-Flow objective].
 
-    ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt, with the last term as one forward-mode product. O(Δt) bias.
+    ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt, with the last term as one product with the Jacobian. O(Δt) bias.
     """
     return Stencil(x, t, over(dx, dt), ((1 / dt, dx),))
 
@@ -113,8 +127,8 @@ def isotropic(
     """PhiBE-Flow objective for a constant scalar diffusion Σ = σ²I   [paper: constant isotropic diffusion].
 
     ‖v‖² − 2 v·Δx/Δt − σ² εᵀ(∇v)ε, ε = ±1 at random: the last term is σ²∇·v on average, at the price of one
-    forward-mode product; `exact` takes one for each coordinate. `noise` is σ², known or from `estimate_noise`. O(Δt)
-    bias from the drift, none from a known Σ.
+    product with the Jacobian; `exact` takes one for each coordinate. `noise` is σ², known or from `estimate_noise`.
+    O(Δt) bias from the drift, none from a known Σ.
     """
     probes = list(units(x)) if exact else [rademacher(x, generator)]
     return Stencil(x, t, over(dx, dt), tuple((torch.full_like(t, noise), probe) for probe in probes))
@@ -131,6 +145,7 @@ def regression(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 
 @objective(
     order="1 (2 if reversible)",
+    variance=0.5,
     cost="2 evaluations",
     assumes="a Markov state, and times that some transitions start from and others end at",
 )
@@ -148,7 +163,7 @@ def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 # -- three observations and more ---------------------------------------------------------------------------------------
 
 
-@objective(width=3, order="1 (2 if reversible)", cost="1 evaluation", assumes="a Markov state")
+@objective(width=3, order="1 (2 if reversible)", variance=0.5, cost="1 evaluation", assumes="a Markov state")
 def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Least squares on central differences: v is the mean of the forward and the backward drift [Nelson].
 
@@ -160,7 +175,7 @@ def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 1], t[:, 1], (back + ahead) / 2)
 
 
-@objective(width=5, order="2", cost="1 evaluation", assumes="a Markov state; five times the variance at least")
+@objective(width=5, order="2", variance=1.25, cost="1 evaluation", assumes="a Markov state")
 def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
     (b1, b2), (f1, f2) = _sides(x, dt)
@@ -170,7 +185,9 @@ def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 2], t[:, 2], (back + _extrapolated(f1, f2, near, far)) / 2)
 
 
-@objective(width=5, order="4 if reversible, else 1", cost="1 evaluation", assumes="a reversible Markov process")
+@objective(
+    width=5, order="4 if reversible, else 1", variance=0.694, cost="1 evaluation", assumes="a reversible Markov process"
+)
 def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with its Δt² term extrapolated away: (4D_h − D_2h)/3 for equal steps.
 
@@ -186,7 +203,7 @@ def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 2], t[:, 2], u)
 
 
-@objective(width=3, order="2", cost="2 Jacobian products", assumes="a Markov state; about five times the variance")
+@objective(width=3, order="2", variance=2.5, cost="2 Jacobian products", assumes="a Markov state")
 def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Second-order PhiBE: b̂ and Σ̂ extrapolated to Δt = 0 from the increments over one and over two steps.
 
@@ -197,7 +214,7 @@ def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], u, ((H / (H - h) / h, d1), (-h / (H - h) / H, d2)))
 
 
-@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state; twice the variance")
+@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state")
 def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`phibe` with a covariance free of the drift: Σ̂ = Δ₁Δ₁ᵀ/h − ½(Δ₁Δ₂ᵀ + Δ₂Δ₁ᵀ)/h, Δ₂ being the next increment.
 

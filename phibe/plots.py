@@ -18,6 +18,7 @@ from bokeh.themes import Theme
 from torch import Tensor
 
 from phibe.calculus import Velocity
+from phibe.diagnosis import Diagnosis
 from phibe.trajectories import Trajectories
 
 COLORS = {
@@ -25,6 +26,10 @@ COLORS = {
     "phibe": "#0072b2",
     "phibe2": "#56b4e9",
     "isotropic": "#cc79a7",
+    "stratonovich": "#66c2a5",
+    "symmetric2": "#8fbc3f",
+    "symmetric4": "#4b5320",
+    "centred": "#5e4fa2",
     "symmetric": "#009e73",
     "regression": "#d55e00",
     "drift": "#d55e00",  # what regression finds
@@ -142,6 +147,21 @@ def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str) -
 def slope(x: Any, y: Any) -> float:
     """The least-squares slope of log y against log x: the measured order."""
     return float(np.polyfit(np.log(_array(x)), np.log(_array(y)), 1)[0])
+
+
+def diagnosis(found: Diagnosis) -> hv.Overlay:
+    """Bias (solid) and noise (dotted) of each estimator against the step, as shares of the size of the drift."""
+    layers = []
+    for name in dict.fromkeys(error.objective for error in found.errors):
+        rows = [error for error in found.errors if error.objective == name]
+        steps = [error.step for error in rows]
+        for kind, dash in (("bias", "solid"), ("noise", "dotted")):
+            shares = [100 * getattr(error, kind) for error in rows]
+            curve = hv.Curve((steps, shares), "step Δt", "% of the drift", label=f"{name}, {kind}")
+            layers.append(curve.opts(color=color(name), line_dash=dash, line_width=2.5))
+    return hv.Overlay(layers).opts(
+        show_grid=True, legend_position="top_left", logx=True, ylim=(0, None), **SIZE, **WHEEL
+    )
 
 
 # -- the phase plane ---------------------------------------------------------------------------------------------------

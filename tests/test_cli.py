@@ -16,6 +16,7 @@ from problems import PAPER
 from phibe import Trajectories
 from phibe.cli import experiments, main
 from phibe.cli.data import parse_times
+from phibe.objectives import OBJECTIVES
 from phibe.training import FitConfig, open_flow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,7 +51,7 @@ def say(capsys):
 def test_check_fit_and_generate_belong_together(here, say):
     code, out, err = say("check", "data.npz")
     assert (code, err) == (0, "")
-    for fact in ("20", "6 a path, from 0 to 1, shared by all paths", "0.2", "shape (2,), float64", "x[1]"):
+    for fact in ("20", "6 a path, from 0 to 1, shared by all paths", "0.2", "shape (2,), float64", "x[1]", "advice"):
         assert fact in out
 
     code, out, err = say("fit", "data.npz", "--objective", "regression", "--out", "run", *QUICK)
@@ -151,6 +152,13 @@ def test_times_that_cannot_be_are_refused(text):
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
+
+
+def test_every_objective_is_listed_with_what_it_needs(say):
+    code, out, _ = say("objectives")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(OBJECTIVES)
+    assert "reversible" in out and "Markov" in out
 
 
 def test_every_experiment_is_listed_and_explains_its_fields(say):

@@ -236,5 +236,6 @@ def test_the_same_seed_gives_the_same_bits_and_own_times_the_same_law():
 def test_a_step_too_long_and_a_time_before_the_start_are_refused():
     with pytest.raises(ValueError, match="ran away with substeps of 1.*smaller `substep`"):
         double_well(start=Gaussian(real([3.0]), real([[1.0]]))).simulate(paths=10, times=[0.0, 20.0], substep=1.0)
-    with pytest.raises(ValueError, match="`times` not negative.*first time of -1"):
-        double_well().simulate(paths=10, times=[-1.0, 1.0])
+    for times in ([-1.0, 1.0], [0.0, 2.0, 1.0]):
+        with pytest.raises(ValueError, match="`times` must increase from t = 0 on.*smallest gap of -1"):
+            double_well().simulate(paths=10, times=times)

@@ -108,6 +108,17 @@ def test_an_objective_is_the_quadratic_form_of_its_stencil(name):
     assert kind.jacobian == bool(directions)
 
 
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "stratonovich"])
+def test_the_stated_variance_is_that_of_the_target(name):
+    """Increments of a Brownian motion over unit steps are independent: Var(Σ gⱼΔⱼ) = Σ gⱼ²."""
+    kind = find_objective(name)
+    options = {"noise": 1.0} if name == "isotropic" else {}
+    shape = Trajectories(torch.eye(kind.width, dtype=torch.float64)[..., None], torch.arange(kind.width))
+    weights = kind.stencil(*kind.samples(shape), **options).u[:, 0]  # of each observation
+    increments = weights.flip(0).cumsum(0).flip(0)[1:]
+    assert float(increments.square().sum()) == pytest.approx(kind.variance, abs=1e-3)
+
+
 def test_the_two_point_form_sums_to_central_differences_inside_a_path():
     data = Trajectories(normal(1, 9, 2), normal(1, 9, seed=1).abs().cumsum(1) + 1)
 

@@ -8,7 +8,7 @@ import torch
 from problems import PAPER, Logistic, continuity_residual, near, normal, order, real
 
 from phibe import OU, Flow, fit_affine
-from phibe.flow import INTEGRATORS, METHODS
+from phibe.integrators import INTEGRATORS, METHODS
 
 LOGISTIC = Logistic.example()
 X0 = real([[0.3, 0.8], [0.6, 0.4], [0.05, 0.5]])
@@ -79,6 +79,18 @@ def test_leapfrog_undoes_a_central_difference_where_euler_grows():
     assert float(exact_step.abs().max()) < 1e-12  # the turn by φ itself is a leapfrog orbit, to rounding
 
 
+def test_the_filter_tames_leapfrog_on_a_decay_and_hardly_damps_a_rotation():
+    """dx/dt = −x: the alternating solution of leapfrog grows; filtered it dies. A quarter turn in 20 steps survives."""
+    x0, times = real([[1.0]]), torch.linspace(0, 20, 101, dtype=torch.float64)
+    plain, filtered = (Flow(lambda x, t: -x).generate(x0, times, method=m).states for m in ("leapfrog", "filtered"))
+    assert float(plain[0, -1].abs()) > 1e3
+    assert float(filtered[0, -1].abs()) < 1e-3
+    turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+    steps = torch.arange(801, dtype=torch.float64) * (math.pi / 2 / 20)
+    ring = Flow(lambda x, t: x @ turn.mT).generate(real([[1.0, 0.0]]), steps, method="filtered").states.norm(dim=2)
+    assert 0.9 < float(ring[0, -1]) < 1.02
+
+
 def test_leapfrog_starts_again_when_the_step_changes():
     times = torch.cat([torch.linspace(0, 1, 41), torch.linspace(1, 2, 161)[1:]]).double()
     path = Flow(LOGISTIC.velocity).generate(X0, times, method="leapfrog").states[:, -1]
@@ -102,7 +114,7 @@ def test_forward_and_backward_return_to_the_start(method):
     there = flow.generate(X0, times, method=method, substeps=20, tolerance=1e-9)
     back = flow.generate(there.states[:, -1], times.flip(0), method=method, substeps=20, tolerance=1e-9)
     assert torch.equal(back.times, times)  # sorted by time, as all trajectories are
-    assert float((back.states[:, 0] - X0).abs().max()) < {"euler": 2e-3}.get(method, 1e-6)
+    assert float((back.states[:, 0] - X0).abs().max()) < {"euler": 2e-3, "filtered": 1e-5}.get(method, 1e-6)
     torch.testing.assert_close(back.states[:, 30], LOGISTIC.exact(X0, 0.3, 0.9), rtol=0, atol=2e-3)
     elsewhere = flow.generate(there.states[:, -1], times, method=method, substeps=2).states[:, -1]
     assert float((elsewhere - X0).norm()) > 0.1  # forward twice does not return
@@ -230,7 +242,7 @@ def test_outside_the_observed_interval_is_an_error_unless_asked_for():
 @pytest.mark.parametrize(
     ("x0", "times", "options", "message"),
     [
-        (X0, [0.0, 1.0], {"method": "rk5"}, "one of euler, heun, rk4, leapfrog, adaptive; got 'rk5'"),
+        (X0, [0.0, 1.0], {"method": "rk5"}, "one of euler, heun, rk4, leapfrog, filtered, adaptive; got 'rk5'"),
         (X0, [0.0], {}, "`times` must be two or more values that all increase or all decrease"),
         (X0, [0.0, 1.0, 0.5], {}, "all increase or all decrease"),
         (X0, [0.0, float("nan")], {}, "all increase or all decrease"),

@@ -32,9 +32,9 @@ def fit_kernel(data: Trajectories, *, bandwidth: float | None = None) -> Flow:
 
     b̂ = E[Δx | x]/Δt and Σ̂ = E[ΔxΔxᵀ | x]/Δt are Nadaraya–Watson means by `kramersmoyal.km`, ρ̂ is the kernel density
     that comes with them; derivatives are central differences. The observations must be equally spaced in time. All
-    share one Gaussian kernel, so that v̂ρ̂ is the smoothed current, and most of the bias of smoothing cancels (kernels
-    of their own for b̂ and ρ̂ are worse). `bandwidth` is in standard deviations of each coordinate; by default the one of
-    `BANDWIDTHS` that predicts Δx best, by twofold cross-validation of b̂ over the two halves of the data.
+    share one Gaussian kernel, so that v̂ρ̂ is the smoothed current: in detailed balance the bias of smoothing cancels.
+    `bandwidth` is in standard deviations of each coordinate; by default the one of `BANDWIDTHS` that predicts Δx best,
+    by twofold cross-validation of b̂ over the two halves of the data.
     """
     x, ends, step = _observations(data)
     centre, scale = x.mean(0), x.std(0)

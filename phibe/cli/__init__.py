@@ -12,6 +12,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "check": data.check,
     "fit": data.train,
     "generate": data.generate,
+    "objectives": experiments.list_objectives,
     "list": experiments.list_all,
     "run": experiments.run,
     "artifacts": experiments.artifacts,
@@ -20,9 +21,10 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 HELP = """phibe: probability flows from discretely observed stochastic trajectories
 
-  phibe check DATA            what is in a file of trajectories (.npz, .zarr), or in the folder of a run
+  phibe check DATA            what is in a file of trajectories (.npz, .zarr) and what it is good for, or how a run is
   phibe fit DATA              train a velocity network on it; a run that was stopped goes on
   phibe generate RUN          trajectories of a fitted flow
+  phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
   phibe run NAME              run one: --preset smoke (seconds), laptop (minutes), paper (the published sizes)
   phibe artifacts             run all of them at laptop scale and renew artifacts/

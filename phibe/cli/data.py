@@ -10,8 +10,9 @@ from torch import Tensor
 
 from phibe.cli.options import Options
 from phibe.cli.summaries import describe_data, describe_run
+from phibe.diagnosis import diagnose
 from phibe.files import read_arrays, replacing
-from phibe.flow import METHODS
+from phibe.integrators import METHODS
 from phibe.networks import NETWORKS, build
 from phibe.objectives import OBJECTIVES
 from phibe.training import FitConfig, fit, open_data, open_flow
@@ -22,8 +23,14 @@ def check(arguments: list[str]) -> None:
     options = Options("check", "What is in a file of trajectories, or in the folder of a run.", "DATA|RUN")
     options.add("path", str, help="a .npz or .zarr of trajectories, or a folder that `phibe fit` wrote")
     path = Path(options.parse(arguments).path)
-    run = path.is_dir() and (path / "config.json").exists()
-    print(describe_run(path) if run else describe_data(open_data(path), path))
+    if path.is_dir() and (path / "config.json").exists():
+        return print(describe_run(path))
+    data = open_data(path)
+    print(describe_data(data, path))
+    try:
+        print(diagnose(data))
+    except ValueError as reason:
+        print(f"no diagnosis: {reason}")
 
 
 def train(arguments: list[str]) -> None:
@@ -31,7 +38,13 @@ def train(arguments: list[str]) -> None:
         "fit", "Train a velocity network on trajectories, and keep the run in a folder.", "DATA [--option value …]"
     )
     options.add("data", str, help="a .npz or .zarr of trajectories; one larger than memory is a .zarr")
-    options.add("--objective", str, "phibe", choices=tuple(OBJECTIVES), help="what is minimised")
+    options.add(
+        "--objective",
+        str,
+        "phibe",
+        choices=tuple(OBJECTIVES),
+        help="what is minimised; `phibe check` advises on your data",
+    )
     options.add("--network", str, "mlp", choices=tuple(NETWORKS), help="what is trained")
     options.add(
         "--network_arguments",

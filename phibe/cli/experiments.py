@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from phibe.cli.options import Options, closest
+from phibe.cli.summaries import describe_objectives
 from phibe.experiments import EXPERIMENTS
 from phibe.experiments.report import PRESETS, MissingData, keep
 
@@ -17,6 +18,11 @@ def list_all(arguments: list[str]) -> None:
     Options("list", "The experiments of the paper, and what each measures.", "").parse(arguments)
     for name, module in EXPERIMENTS.items():
         print(f"{name:16} {(module.__doc__ or '').splitlines()[0]}")
+
+
+def list_objectives(arguments: list[str]) -> None:
+    Options("objectives", "What a velocity can be fitted with, and when to use which.", "").parse(arguments)
+    print(describe_objectives())
 
 
 def run(arguments: list[str]) -> None:

@@ -1,13 +1,24 @@
-"""The paper's experiments: one file each, with its presets and `run(preset) -> Report`."""
+"""The paper's experiments and our own: one file each, with its presets and `run(preset) -> Report`."""
 
 from types import ModuleType
 
-from phibe.experiments import affine_ou, ou, ou_theory, pendulum_images, pendulum_real, pendulum_states
+from phibe.experiments import (
+    affine_ou,
+    estimators,
+    nonlinear,
+    ou,
+    ou_theory,
+    pendulum_images,
+    pendulum_real,
+    pendulum_states,
+)
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "ou_theory": ou_theory,
     "affine_ou": affine_ou,
     "ou": ou,
+    "estimators": estimators,
+    "nonlinear": nonlinear,
     "pendulum_states": pendulum_states,
     "pendulum_images": pendulum_images,
     "pendulum_real": pendulum_real,

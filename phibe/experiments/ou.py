@@ -38,13 +38,13 @@ class Config:
     times: int = 641
     sweep_times: tuple[int, ...] = (20, 40, 80, 160)
     sweep_times_paths: int = 4000
-    sweep_paths: tuple[int, ...] = (50, 100, 200, 400)
-    sweep_paths_times: int = 2561
+    sweep_paths: tuple[int, ...] = (10, 20, 40, 80)
+    sweep_paths_times: int = 641
     seeds: tuple[int, ...] = (0, 1, 2)
     objective: str = "phibe"
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=1500, batch=256, learning_rate=3e-3, ema=0.99, held_out=0.2, evaluate_every=250
+            steps=2000, batch=512, learning_rate=3e-3, ema=0.995, held_out=0.2, evaluate_every=250
         )
     )
     samples: int = 2000

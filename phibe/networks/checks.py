@@ -10,19 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, instancenorm, pooling
+from torch.nn.modules import batchnorm, pooling
 
 from phibe.networks.derivatives import check_gradient, check_kinks, fixed
 from phibe.objectives import find_objective, phibe, regression
 
 _KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
-_WRONG = "torch gives it wrong parameter gradients under forward-mode differentiation (the value is right, no error)"
-_MIXED = f"in training it mixes the samples of a batch, and {_WRONG}"
+_MIXED = "in training it mixes the samples of a batch, so that a velocity depends on the others drawn with it"
 _SMOOTH = "nn.SiLU, nn.GELU or nn.Tanh"
 
 REFUSED: list[tuple[tuple[type[nn.Module], ...], str, str]] = [
-    ((nn.LayerNorm,), _WRONG, "nn.RMSNorm or nn.GroupNorm"),
-    ((instancenorm._InstanceNorm,), _WRONG, "nn.GroupNorm(channels, channels), which computes the same"),
     ((batchnorm._BatchNorm,), _MIXED, "nn.GroupNorm, or freeze it with `.eval()`"),
     ((nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.SELU), _KINK, _SMOOTH),
     ((nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold), _KINK, _SMOOTH),

@@ -87,8 +87,8 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
     name = max(parameters, key=lambda n: error([n]))
     raise ValueError(
         f"The objective's parameter gradient is {100 * worst:.2g} % away from finite differences, most at `{name}`. "
-        "An operation behind it (a functional layer_norm, linalg.solve, a `detach`, an autograd function of your own?) "
-        "is not right under this objective; write it with others."
+        "An operation behind it (a `detach`, an autograd function of your own?) is not right under this objective; "
+        "write it with others."
     )
 
 

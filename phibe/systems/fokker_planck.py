@@ -189,7 +189,7 @@ def _evolve(
     """Densities at `times` by TR-BDF2 from t = 0.
 
     If they must stay `positive`, a step that would make ρ negative somewhere (in the far tails of a narrow start) is
-    taken as four of backward Euler, which keep it positive whatever their length.
+    taken as sixteen of backward Euler, which keep it positive whatever their length.
     """
     factors: dict[float, Any] = {}
 
@@ -206,7 +206,7 @@ def _evolve(
         for _ in range(count):
             later = _tr_bdf2(generator, solve, density, h)
             if positive and later.min() < 0:
-                later = reduce(lambda rho, _: solve(h / 4, rho), range(4), density)
+                later = reduce(lambda rho, _: solve(h / 16, rho), range(16), density)
             density = later
         found.append(density)
         now = t

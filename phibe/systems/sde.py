@@ -62,15 +62,16 @@ class SDE:
         generator = generator or torch.Generator().manual_seed(seed)
         times = torch.as_tensor(times, dtype=torch.float64)
         substep = self.substep if substep is None else substep
-        if substep <= 0 or float(times.min()) < 0:
+        gaps = times.diff(dim=-1, prepend=torch.zeros_like(times[..., :1]))
+        if not substep > 0 or not bool((gaps >= 0).all()):
             raise ValueError(
-                f"`substep` must be positive and `times` not negative, since the process starts at t = 0; got "
-                f"{substep:g} and a first time of {float(times.min()):g}."
+                f"`times` must increase from t = 0 on, where the process starts, and `substep` must be positive; got a "
+                f"smallest gap of {float(gaps.min()):g} (the first one from t = 0) and substeps of {substep:g}."
             )
         x = self.start.sample(paths, generator=generator)
         states = []
-        for gap in times.diff(dim=-1, prepend=torch.zeros_like(times[..., :1])).unbind(-1):
-            count = max(1, math.ceil(float(gap.max()) / substep - 1e-9)) if float(gap.max()) > 0 else 0
+        for gap in gaps.unbind(-1):
+            count = math.ceil(float(gap.max()) / substep - 1e-9)
             x = self._march(x, (gap / max(count, 1))[..., None], count, generator)
             states.append(x)
         return Trajectories(_bounded(torch.stack(states, dim=1), substep), times)
