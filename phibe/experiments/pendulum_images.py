@@ -199,7 +199,7 @@ def geometry(codec: GeometryCodec, test: Trajectories, config: Config) -> dict[s
 
 
 def rollout(flow: Flow, start: Tensor, times: Tensor, method: str) -> Tensor:
-    """Latents of a flow from `start` (n, 6), one step a frame   [paper: single-state prediction]; what runs away is held
+    """Latents of a flow from `start` (n, 6), a step a frame   [paper: single-state prediction]; what runs away is held
     six spreads from the mean of the training data."""
     assert isinstance(flow.velocity, Fitted)
     units = flow.velocity.network
