@@ -1,0 +1,68 @@
+"""The committed results of the pendulum hold what the book says of them, and come from the committed weights."""
+
+import numpy as np
+import pytest
+import torch
+
+from phibe.experiments import pendulum_states
+from phibe.experiments.report import committed
+from phibe.systems import Acrobot
+
+MATCHED = {"phibe": "rk4", "symmetric": "rk4", "regression": "euler"}
+
+
+@pytest.fixture(scope="module")
+def states():
+    return committed("pendulum_states")
+
+
+def ratio(states, key: str, until: int) -> float:
+    """Largest error up to a horizon, in units of the divergence of two draws of the SDE."""
+    error, own = np.array(states["flows"][key]["error"]), np.array(states["divergence"])
+    return float((error[1:until] / own[1:until]).max())
+
+
+@pytest.mark.parametrize("objective", MATCHED)
+def test_with_its_integrator_each_objective_follows_paths_and_law(states, objective):
+    entry = states["flows"][f"{objective}, circles, {MATCHED[objective]}"]
+    assert ratio(states, f"{objective}, circles, {MATCHED[objective]}", 31) < 1
+    seven = states["horizon"].index(7.0)
+    assert (np.array(entry["error"]) < np.array(states["persistence"]))[1:seven].all()
+    until = slice(1, states["law_times"].index(2.0) + 1)
+    floor = states["law_floor"]
+    assert max(np.array(entry["sliced_w2"][until]) / np.array(floor["sliced_w2"][until])) < 1.5
+
+
+def test_euler_pumps_a_central_difference_and_rk4_drains_a_forward_one(states):
+    gain = {key: entry["energy_gain"][-1] for key, entry in states["flows"].items()}
+    for objective in ("phibe", "symmetric"):
+        assert gain[f"{objective}, circles, euler"] > 10
+        assert abs(gain[f"{objective}, circles, rk4"]) < 1
+    assert gain["regression, circles, rk4"] < -5
+    assert abs(gain["regression, circles, euler"]) < 1
+
+
+def test_even_the_truth_falls_behind_standing_still(states):
+    """Why no flow can stay below persistence for ever: a second draw of the SDE does not either."""
+    behind = np.array(states["divergence"]) > np.array(states["persistence"])
+    assert behind[150:].any() and not behind[1:150].any()
+
+
+def test_the_committed_weights_give_the_committed_errors(states):
+    """They are stored in half precision, and the report comes from the full ones: for a second that is no matter."""
+    train, test = pendulum_states.observe(pendulum_states.CONFIGS["laptop"])
+    flow, scale = pendulum_states.committed_flow("symmetric"), pendulum_states.Scale(train)
+    x = pendulum_states.rollout(flow, test.states[:, 0], test.times[:31], "rk4")
+    error = np.array(scale.error(x, test.states[:, :31]))
+    np.testing.assert_allclose(error, states["flows"]["symmetric, circles, rk4"]["error"][:31], rtol=0.02, atol=1e-3)
+    with pytest.raises(ValueError, match="no weights"):
+        pendulum_states.committed_flow("regression", "time")
+
+
+def test_the_learnt_field_is_the_drift_for_the_most_part():
+    """dθ/dt is the velocity, which the network was not told."""
+    x = Acrobot().simulate(paths=50, seed=77).states[:, 60]
+    v = pendulum_states.committed_flow("symmetric").velocity(x, torch.full((50,), 2.0, dtype=x.dtype))
+    truth = Acrobot().drift(x)
+    assert (v - truth)[:, :2].square().mean().sqrt() < 0.05 * truth[:, :2].square().mean().sqrt()
+    assert (v - truth)[:, 2:].square().mean().sqrt() < 0.1 * truth[:, 2:].square().mean().sqrt()
