@@ -69,7 +69,7 @@ def _from_pictures(setting: Setting, path: Tensor, times: Tensor) -> tuple[Tenso
     """Encode what is seen, roll the latents on from the first two pictures, decode."""
     codec = _codec()
     z = pendulum_images.with_velocity(codec.encode_paths(render(path)[None]), frame_times(len(path))).states
-    rolled = _flow("pictures", setting.objective).generate(z[:, 0], times, method=setting.integrator).states
+    rolled = pendulum_images.rollout(_flow("pictures", setting.objective), z[:, 0], times, setting.integrator)
     return codec.decode_paths(rolled)[0], {"truth": z[0, :, :2], "guess": rolled[0, :, :2]}
 
 

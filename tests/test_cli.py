@@ -16,6 +16,7 @@ from problems import PAPER
 from phibe import Trajectories
 from phibe.cli import experiments, main
 from phibe.cli.data import parse_times
+from phibe.experiments.report import MissingData
 from phibe.objectives import OBJECTIVES
 from phibe.training import FitConfig, open_flow
 
@@ -212,6 +213,19 @@ def test_artifacts_are_run_at_laptop_scale(here, say, recorded, monkeypatch):
     assert say("artifacts")[0] == 0
     assert [call[1] for call in recorded] == ["laptop"] * len(experiments.EXPERIMENTS)
     assert kept == [(f"runs/{name}/laptop", name) for name in experiments.EXPERIMENTS]
+
+
+def test_an_experiment_without_its_data_keeps_its_report(here, say, recorded, monkeypatch):
+    def missing(preset, *, out=None, config=None):
+        raise MissingData("Fetch the runs first.")
+
+    kept = []
+    monkeypatch.setattr(experiments.EXPERIMENTS["pendulum_real"], "run", missing)
+    monkeypatch.setattr(experiments, "keep", lambda out, name: kept.append(name))
+    code, out, _ = say("artifacts")
+    assert code == 0
+    assert "pendulum_real stays as it is. Fetch the runs first." in out
+    assert set(kept) == set(experiments.EXPERIMENTS) - {"pendulum_real"}
 
 
 def test_the_server_is_for_this_machine_alone(monkeypatch, say):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.experiments import pendulum_states
+from phibe.experiments import pendulum_images, pendulum_states
 from phibe.experiments.report import committed
 from phibe.systems import Acrobot
+from phibe.systems.pictures import render
 
 MATCHED = {"phibe": "rk4", "symmetric": "rk4", "regression": "euler"}
 
@@ -66,3 +67,31 @@ def test_the_learnt_field_is_the_drift_for_the_most_part():
     truth = Acrobot().drift(x)
     assert (v - truth)[:, :2].square().mean().sqrt() < 0.05 * truth[:, :2].square().mean().sqrt()
     assert (v - truth)[:, 2:].square().mean().sqrt() < 0.1 * truth[:, 2:].square().mean().sqrt()
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return committed("pendulum_images")
+
+
+@pytest.mark.parametrize("key", ["symmetric, rk4", "regression, euler"])
+def test_rollouts_of_pictures_stay_pendulums_and_beat_standing_still(pictures, key):
+    entry, still = pictures["flows"][key], pictures["persistence"]
+    assert np.mean(entry["valid"][:31]) >= 0.9
+    assert entry["pose_error_median"][10] < 20 < still["pose_error_median"][10]
+    assert (np.array(entry["pose_error"]) < np.array(still["pose_error"]))[5:].all()
+    assert entry["pose_error"][10] > pictures["codec"]["pose_error"][10]  # nothing beats the codec's floor
+
+
+def test_reconstructions_are_sharp_enough_to_read(pictures):
+    assert pictures["reconstruction_psnr"] >= 22 > pictures["black_psnr"]
+    assert np.median(pictures["codec"]["pose_error_median"]) < 3
+
+
+def test_the_committed_codec_reconstructs_as_reported(pictures):
+    _, test = pendulum_images.observe(pendulum_images.CONFIGS["laptop"])
+    frames = render(test.states[:, ::24].flatten(0, 1)[:300])
+    back = pendulum_images.committed_codec()
+    back = back.decode_paths(back.encode_paths(frames[None]))[0]
+    psnr = -10 * float((back - frames).square().mean().log10())
+    assert psnr == pytest.approx(pictures["reconstruction_psnr"], abs=1.5)
