@@ -9,19 +9,24 @@ from functools import partial
 import panel as pn
 import param
 import torch
-from flow_frames import FRAMES, Columns, Setting, frames
+from flow_errors import Errors
+from flow_film import EXACT, FRAMES, NONE, WELL, Columns, Setting
+from flow_frames import frames
 from flow_stage import ARROWS, CAMERAS, Stage
-from flow_words import equations, failure, reading, stability
-from in_browser import Buttons, copy_link, player
-from theme import HALF, TALL, from_url, heading, place, prose, serve, to_url, wrap
+from flow_words import character, equations, failure, reading
+from in_browser import Buttons, copy_link, look_at, player
+from theme import HALF, TALL, from_url, heading, place, prose, serve, share, to_url, wrap
+from well_stage import WellStage
 
 from phibe.integrators import METHODS
 from phibe.objectives import OBJECTIVES
 
 DRIFT, NOISE = ("a11", "a12", "a21", "a22"), ("s11", "s21", "s22")
-DATA = ("paths", "observations", "horizon", "seed", "estimator", "knots", "integrator")
-SETTINGS = ("process", *DRIFT, *NOISE, *DATA)
+BOTH = ("process", "paths", "seed", "estimator", "compare", "integrator")
+PLANE, LINE = ("observations", "horizon", "knots"), ("well_observations", "well_horizon", "degree")
+SETTINGS = (*BOTH, *DRIFT, *NOISE, *PLANE, *LINE)
 LOOK = ("arrows", "camera")
+TWO_BY_TWO = ".bk-btn-group { display: grid; grid-template-columns: 1fr 1fr } .bk-btn { padding: .35rem .2rem }"
 WIDE = {"sizing_mode": "stretch_width"}
 
 
@@ -32,7 +37,7 @@ def _entry(default: float, low: float, high: float, label: str) -> param.Number:
 class FlowExplorer(pn.viewable.Viewer):
     """The parameters in SETTINGS decide what is computed, on the server; those in LOOK what the browser draws of it."""
 
-    process = param.Selector(default="non-reversible", objects=["non-reversible", "reversible", "custom"])
+    process = param.Selector(default="non-reversible", objects=["non-reversible", "reversible", "custom", WELL])
     a11, a12 = _entry(-2, -4, 4, "A₁₁"), _entry(-1, -4, 4, "A₁₂")
     a21, a22 = _entry(-1, -4, 4, "A₂₁"), _entry(-2, -4, 4, "A₂₂")
     s11, s21, s22 = _entry(1, 0.1, 2, "S₁₁"), _entry(0, -2, 2, "S₂₁"), _entry(0.7, 0.1, 2, "S₂₂")
@@ -41,11 +46,15 @@ class FlowExplorer(pn.viewable.Viewer):
         default=4800, objects=[12, 24, 60, 120, 240, 600, 1200, 2400, 4800], label="Observations"
     )
     horizon = param.Number(10.0, bounds=(1, 25), step=0.5, label="Horizon T")
+    well_observations = param.Selector(default=60, objects=[12, 24, 60, 120, 240, 480], label="Observations")
+    well_horizon = param.Number(3.0, bounds=(1, 10), step=0.5, label="Horizon T")
     seed = param.Integer(0, bounds=(0, 999), label="Seed")
-    estimator = param.Selector(default="phibe", objects=[*OBJECTIVES, "exact"], label="Estimator")
+    estimator = param.Selector(default="phibe", objects=[*OBJECTIVES, EXACT], label="Estimator")
+    compare = param.Selector(default=NONE, objects=[NONE, *OBJECTIVES, EXACT], label="Compare with")
     knots = param.Selector(
         default=30, objects={"10": 10, "30": 30, "100": 100, "each time": 0}, label="Knots of the field in time"
     )
+    degree = param.Selector(default=3, objects=[3, 5, 7], label="Degree of the field in x")
     integrator = param.Selector(default="rk4", objects=list(METHODS), label="Integrator")
     arrows = param.Selector(default="fitted", objects=list(ARROWS), label="Velocity arrows")
     camera = param.Selector(default="follow", objects=list(CAMERAS), label="Camera")
@@ -54,15 +63,23 @@ class FlowExplorer(pn.viewable.Viewer):
 
     def __init__(self, **values):
         super().__init__(**values)
-        self.shown = (self.setting(), frames(self.setting()))
-        self.stage = Stage(self.shown[1], self.estimator, frame=self.frame, arrows=self.arrows, camera=self.camera)
-        self.player = player(FRAMES, self.stage.look)
+        self.look = look_at(frame=self.frame, arrows=ARROWS.index(self.arrows), camera=CAMERAS.index(self.camera))
+        self.errors = Errors()
+        self.stage, self.well = Stage(self.look, self.errors.cursors), WellStage(self.look, self.errors.cursors)
+        self.player = player(FRAMES, self.look)
         self.problem = prose("", visible=False)
+        self.plane = place(self.stage.plane, TALL)
+        self.line = pn.Column(place(self.well.density, share(0.62)), place(self.well.field, share(0.38)), **WIDE)
+        self._draw(self.setting(), frames(self.setting()))
         self.figures = self._figures()
 
     def setting(self) -> Setting:
-        """What the parameters ask for; the sliders of a custom process count only when it is chosen."""
-        values = {name: getattr(self, name) for name in ("process", *DATA)}
+        """What the parameters ask for; those that the chosen process does not know keep their defaults."""
+        values = {name: getattr(self, name) for name in BOTH}
+        if self.process == WELL:
+            own = {"observations": self.well_observations, "horizon": self.well_horizon, "degree": self.degree}
+            return Setting(**values, **own)
+        values |= {name: getattr(self, name) for name in PLANE}
         if self.process != "custom":
             return Setting(**values)
         drift, noise = ((self.a11, self.a12), (self.a21, self.a22)), ((self.s11, 0.0), (self.s21, self.s22))
@@ -86,16 +103,24 @@ class FlowExplorer(pn.viewable.Viewer):
         if setting != self.setting():
             return  # a later call is on its way
         if columns is not None:
-            self.stage.show(columns, setting.estimator)
-            self.shown = (setting, columns)
+            self._draw(setting, columns)
         self.problem.param.update(object=trouble, visible=bool(trouble))
         self.figures.loading = False
+
+    def _draw(self, setting: Setting, columns: Columns) -> None:
+        """The film on the stage that it is made for; the other one is emptied and put away."""
+        well = setting.process == WELL
+        self.plane.visible, self.line.visible = not well, well
+        self.errors.show(columns, setting)
+        self.stage.show({} if well else columns, setting.estimators)
+        self.well.show(columns if well else {}, setting.estimators)
+        self.shown = (setting, columns)
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 
     @param.depends("process", *DRIFT, *NOISE, "horizon")
-    def stability(self) -> str:
-        return stability(self.setting())
+    def character(self) -> str:
+        return character(self.setting())
 
     @param.depends("shown")
     def reading(self) -> str:
@@ -103,45 +128,55 @@ class FlowExplorer(pn.viewable.Viewer):
 
     @param.depends("shown")
     def key(self) -> str:
-        return self.stage.key(self.shown[0].estimator)
+        setting = self.shown[0]
+        return (self.well if setting.process == WELL else self.stage).key(setting.estimators)
 
     @param.depends("shown")
     def equations(self) -> str:
         return equations(self.shown[0])
 
     def controls(self) -> pn.Column:
-        custom = self.param.process.rx() == "custom"
+        custom, well = self.param.process.rx() == "custom", self.param.process.rx() == WELL
+        plane = well.rx.not_()
         matrices = (self._row(pn.widgets.FloatSlider, *names) for names in (DRIFT[:2], DRIFT[2:], NOISE))
         return pn.Column(
             heading("Process"),
-            Buttons.from_param(self.param.process, **WIDE),
+            Buttons.from_param(self.param.process, stylesheets=[TWO_BY_TWO], **WIDE),
             pn.Column(*matrices, visible=custom, **WIDE),
-            prose(self.stability, css_classes=["small"]),
+            prose(self.character, css_classes=["small"]),
             heading("Data"),
-            self._row(pn.widgets.Select, "paths", "observations"),
-            self._row(pn.widgets.FloatSlider, "horizon"),
+            self._row(pn.widgets.Select, "paths", "observations", visible=plane),
+            self._row(pn.widgets.Select, "paths", "well_observations", visible=well),
+            self._row(pn.widgets.FloatSlider, "horizon", visible=plane),
+            self._row(pn.widgets.FloatSlider, "well_horizon", visible=well),
             self._row(pn.widgets.IntSlider, "seed"),
             heading("Flow"),
-            self._row(pn.widgets.Select, "estimator", "integrator"),
-            self._row(pn.widgets.Select, "knots"),
-            heading("Arrows"),
-            self._buttons("arrows"),
-            heading("Camera"),
-            self._buttons("camera"),
-            copy_link(self.stage.look),
+            self._row(pn.widgets.Select, "estimator", "compare"),
+            self._row(pn.widgets.Select, "knots", visible=plane),
+            self._row(pn.widgets.Select, "degree", visible=well),
+            self._row(pn.widgets.Select, "integrator"),
+            pn.Column(
+                heading("Arrows"),
+                self._buttons("arrows"),
+                heading("Camera"),
+                self._buttons("camera"),
+                visible=plane,
+                **WIDE,
+            ),
+            copy_link(self.look),
             **WIDE,
         )
 
-    def _row(self, kind: type[pn.widgets.Widget], *names: str) -> pn.Row:
-        return pn.Row(*(kind.from_param(self.param[name], **WIDE) for name in names), **WIDE)
+    def _row(self, kind: type[pn.widgets.Widget], *names: str, visible: object = True) -> pn.Row:
+        return pn.Row(*(kind.from_param(self.param[name], **WIDE) for name in names), visible=visible, **WIDE)
 
     def _buttons(self, name: str) -> Buttons:
-        return Buttons.from_param(self.param[name], **WIDE).steer(self.stage.look, name, "active")
+        return Buttons.from_param(self.param[name], **WIDE).steer(self.look, name, "active")
 
     def _figures(self) -> pn.Row:
-        errors = (place(plot, HALF) for plot in self.stage.errors)
-        plane = pn.Column(prose(self.key, margin=(0, 10)), place(self.stage.plane, TALL), self.player)
-        return wrap(plane, pn.Column(*errors), basis=(500, 300))
+        errors = (place(plot, HALF) for plot in self.errors.figures)
+        stage = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.player)
+        return wrap(stage, pn.Column(*errors), basis=(500, 300))
 
     def __panel__(self) -> pn.Column:
         words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))

@@ -2,7 +2,7 @@
 // which neither copies nor sends anything to the server.
 
 const ACROSS = 12 // arrows along the shorter side
-const TRAILS = 100 // particles that draw a trail
+const TRAILS = 100 // particles that draw a trail, of all flows together
 const RING = Array.from({length: 73}, (_, i) => i * Math.PI / 36)
 
 const row = (column, k) => {
@@ -20,11 +20,11 @@ const ring = ([x, y, a, b, c, d]) => ({
   y: RING.map((s) => y + c * Math.cos(s) + d * Math.sin(s)),
 })
 
-// The trails of the particles from frame `first` to `last`.
-const trails = (xs, ys, first, last) => {
+// The trails of some of the particles from one frame to another.
+const trails = (xs, ys, [first, last], count) => {
   const width = xs.shape[1]
   const path = (values, p) => Float32Array.from({length: last - first + 1}, (_, i) => values[(first + i) * width + p])
-  const each = (values) => Array.from({length: Math.min(width, TRAILS)}, (_, p) => path(values, p))
+  const each = (values) => Array.from({length: Math.min(width, count)}, (_, p) => path(values, p))
   return first < last ? {xs: each(xs), ys: each(ys)} : {xs: [], ys: []}
 }
 
@@ -48,14 +48,13 @@ const field = ([a, b, c, d, e, f], points) => points.map(([x, y]) => [a * x + b 
 const longest = (vectors) => Math.max(...vectors.map(([u, v]) => Math.hypot(u, v)))
 
 // Arrows as segments, the longest as long as a cell; `scale` is that of the exact field, so that fields can be compared.
-const arrows = (points, vectors, scale) => {
-  const [x, y] = [points.map((p) => p[0]), points.map((p) => p[1])]
-  return {
-    x, y,
-    x1: x.map((value, i) => value + scale * vectors[i][0]),
-    y1: y.map((value, i) => value + scale * vectors[i][1]),
-    angle: vectors.map(([u, v]) => Math.atan2(v, u) - Math.PI / 2),
-  }
+const arrows = (points, vectors, scale, color) => points.map(([x, y], i) => {
+  const [u, v] = vectors[i]
+  return {x, y, x1: x + scale * u, y1: y + scale * v, angle: Math.atan2(v, u) - Math.PI / 2, color}
+})
+const columns_of = (rows) => {
+  const names = ["x", "y", "x1", "y1", "angle", "color"]
+  return Object.fromEntries(names.map((name) => [name, rows.map((one) => one[name])]))
 }
 
 const nice = (value) => { // the largest of 1, 2, 5, 10, 20, … that is not above value
@@ -63,39 +62,48 @@ const nice = (value) => { // the largest of 1, 2, 5, 10, 20, … that is not abo
   return power * [5, 2, 1].find((digit) => digit * power <= value)
 }
 
-// Draw the chosen arrows and say what they are.
-const show_arrows = ({sources, shafts, heads, colors, tint}, mode, view, exact, fitted) => {
+// Draw the chosen arrows, of each flow in its colour, and say what they are.
+const show_arrows = ({sources, colors}, mode, view, exact, flows) => {
   if (mode == 0) {
-    put(sources.arrows, arrows([], [], 0))
+    put(sources.arrows, columns_of([]))
     return ""
   }
   const {gap, points} = grid(view)
-  const [truth, guess] = [field(exact, points), field(fitted, points)]
-  const gaps = guess.map(([u, v], i) => [u - truth[i][0], v - truth[i][1]])
+  const truth = field(exact, points)
+  const guesses = flows.map(({fitted}) => field(fitted, points))
+  const gaps = guesses.map((guess) => guess.map(([u, v], i) => [u - truth[i][0], v - truth[i][1]]))
   const unit = 0.9 * gap / longest(truth)
-  const times = mode == 3 ? nice(Math.min(1e4, 0.9 * gap / longest(gaps) / unit)) : 1
-  const color = colors[mode] ?? tint.fill_color
-  shafts.line_color = color
-  heads.fill_color = color
-  put(sources.arrows, arrows(points, [null, truth, guess, gaps][mode], unit * times))
-  return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v, ${times} times as long`][mode]
+  const times = mode == 3 ? nice(Math.min(1e4, 0.9 * gap / Math.max(...gaps.map(longest)) / unit)) : 1
+  const tints = flows.map(({color}) => mode == 3 && flows.length == 1 ? colors.difference : color)
+  const shown = mode == 1 ? [[truth, colors.exact]] : (mode == 2 ? guesses : gaps).map((one, i) => [one, tints[i]])
+  put(sources.arrows, columns_of(shown.flatMap(([one, color]) => arrows(points, one, unit * times, color))))
+  return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v${times == 1 ? "" : `, ${times} times as long`}`][mode]
+}
+
+// The particles, trails and law of one flow, or nothing where there is no such flow.
+const show_flow = ({frames, look, sources, length, parts}, end, share) => {
+  const [columns, k, there] = [frames.data, look.data.frame[0], frames.data[`particle_x${end}`] !== undefined]
+  const [xs, ys] = [columns[`particle_x${end}`], columns[`particle_y${end}`]]
+  put(sources[`flow${end}_dots`], there ? {x: row(xs, k), y: row(ys, k)} : {x: [], y: []})
+  put(sources[`flow${end}_law`], there ? ring(row(columns[`flow_law${end}`], k)) : {x: [], y: []})
+  for (let i = 0; i < parts; i++) {
+    const at = (j) => Math.max(0, k - Math.round(length * (parts - j) / parts))
+    put(sources[`flow${end}_trail${i}`], there ? trails(xs, ys, [at(i), at(i + 1)], share) : {xs: [], ys: []})
+  }
 }
 
 export default (args) => {
-  const {frames, look, plane, cursors, sources, length, parts} = args
+  const {frames, look, plane, cursors, sources, dots, rings} = args
   const columns = frames.data
   const [k, mode, camera] = [look.data.frame[0], look.data.arrows[0], look.data.camera[0]]
-  if (!(plane.inner_width > 0)) return
+  if (columns.t === undefined || !(plane.inner_width > 0)) return
   const view = aim(plane, row(camera == 0 ? columns.follow : columns.whole, k))
-  const caption = show_arrows(args, mode, view, row(columns.exact, k), row(columns.fitted, k))
+  const flows = [{fitted: row(columns.fitted, k), color: dots.fill_color.value}]
+  if (columns.fitted_2 !== undefined) flows.push({fitted: row(columns.fitted_2, k), color: rings.line_color.value})
+  const caption = show_arrows(args, mode, view, row(columns.exact, k), flows)
   put(sources.samples, {x: row(columns.sample_x, k), y: row(columns.sample_y, k)})
-  put(sources.particles, {x: row(columns.particle_x, k), y: row(columns.particle_y, k)})
   put(sources.law, ring(row(columns.law, k)))
-  put(sources.flow_law, ring(row(columns.flow_law, k)))
-  for (let i = 0; i < parts; i++) {
-    const at = (j) => Math.max(0, k - Math.round(length * (parts - j) / parts))
-    put(sources[`trail${i}`], trails(columns.particle_x, columns.particle_y, at(i), at(i + 1)))
-  }
+  for (const end of ["", "_2"]) show_flow(args, end, TRAILS / flows.length)
   plane.title.text = `t = ${columns.t[k].toFixed(2)}     ${caption}`
   for (const cursor of cursors) cursor.location = columns.t[k]
 }

@@ -32,6 +32,11 @@ def look_at(**values: int) -> ColumnDataSource:
     return unsynced(ColumnDataSource(data={name: [value] for name, value in values.items()}))
 
 
+def source(*columns: str) -> ColumnDataSource:
+    """What a figure's script fills, frame by frame, in the browser."""
+    return unsynced(ColumnDataSource(data={name: [] for name in columns}))
+
+
 class Scripted:
     """A widget with `scripts` for its Bokeh model's properties and events, and perhaps kept from telling the server.
 

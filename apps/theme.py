@@ -100,21 +100,30 @@ def figure(**options: Any) -> bokeh_figure:
 
 
 def key(entries: dict[str, tuple[str, str]]) -> str:
-    """A legend as HTML, which wraps on a narrow screen and slows no frame: {text: (colour, dot, line or dash)}."""
+    """A legend as HTML, which wraps on a narrow screen and slows no frame: {text: (colour, marks)}."""
     marks = {
         "dot": '<circle cx="9" cy="6" r="4.5" fill="{0}"/>',
+        "ring": '<circle cx="9" cy="6" r="4.5" fill="none" stroke="{0}" stroke-width="2"/>',
         "line": '<path d="M0 6h22" stroke="{0}" stroke-width="3.5"/>',
         "dash": '<path d="M0 6h22" stroke="{0}" stroke-width="2.5" stroke-dasharray="6 4"/>',
     }
     mark = '<svg width="22" height="12" aria-hidden="true">{}</svg> '
-    items = (f"<span>{mark.format(marks[kind].format(color))}{text}</span>" for text, (color, kind) in entries.items())
-    return f'<div class="key">{"".join(items)}</div>'
+
+    def item(text: str, color: str, kinds: str) -> str:
+        return f"<span>{''.join(mark.format(marks[kind].format(color)) for kind in kinds.split())}{text}</span>"
+
+    return f'<div class="key">{"".join(item(text, *look) for text, look in entries.items())}</div>'
 
 
 def place(plot: bokeh_figure, height: str) -> pn.Column:
     """The figure in a box as wide as there is place: TALL fits the page, two of HALF stand beside it."""
     pane = pn.pane.Bokeh(plot, sizing_mode="stretch_both", margin=0)
     return pn.Column(pane, sizing_mode="stretch_width", margin=0, styles={"height": height})
+
+
+def share(part: float) -> str:
+    """The height of a figure that takes this part of a TALL one."""
+    return f"calc({part} * {TALL})"
 
 
 def wrap(*parts: pn.viewable.Viewable, basis: Iterable[int]) -> pn.Row:

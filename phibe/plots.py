@@ -26,10 +26,10 @@ COLORS = {
     "phibe": "#0072b2",
     "phibe2": "#56b4e9",
     "isotropic": "#cc79a7",
-    "stratonovich": "#66c2a5",
-    "symmetric2": "#8fbc3f",
+    "stratonovich": "#8c1c3f",
+    "symmetric2": "#86a800",
     "symmetric4": "#4b5320",
-    "centred": "#5e4fa2",
+    "centred": "#7a4fb5",
     "symmetric": "#009e73",
     "regression": "#d55e00",
     "drift": "#d55e00",  # what regression finds

@@ -4,15 +4,18 @@ import importlib
 from pathlib import Path
 
 import numpy as np
+import panel as pn
 import pytest
 import torch
 
-from phibe import OU
+from phibe import OBJECTIVES, OU
 from phibe.metrics import gaussian_w2
-from phibe.systems import Gaussian
+from phibe.systems import Gaussian, double_well
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 QUICK = {"observations": 600, "paths": 300, "horizon": 5.0}
+WELL = {"process": "double well", "paths": 1000}
+WINDOWS = {name for name, kind in OBJECTIVES.items() if kind.width > 2}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def test_a_changed_setting_changes_picture_colour_and_words(explorer):
     assert explorer.stage.dots.fill_color == explorer.stage.colors["regression"]
     assert explorer.reading() != words
     assert "∇v" not in explorer.equations()
-    assert "comes to rest" in explorer.stability()
+    assert "comes to rest" in explorer.character()
     assert not explorer.figures.loading
 
 
@@ -87,7 +90,7 @@ def test_few_observations_are_biased_and_the_words_say_so(explorer):
 
 def test_an_unstable_drift_is_shown_and_explained(explorer):
     explorer.param.update(process="custom", a11=1.5, a12=-2, a21=2, a22=1.5)
-    words = explorer.stability()
+    words = explorer.character()
     assert "1.5 ± 2 i" in words
     assert "unstable" in words
     assert "no stationary law" in words
@@ -136,6 +139,10 @@ def test_a_setting_that_cannot_be_computed_leaves_a_readable_message(app, explor
         ("estimator", "__import__('os')", "phibe"),
         ("estimator", {"a": 1}, "phibe"),
         ("knots", 0, 0),
+        ("process", "double well", "double well"),
+        ("compare", "symmetric", "symmetric"),
+        ("compare", "everything", "none"),
+        ("well_horizon", 99, 10.0),
     ],
 )
 def test_values_of_a_url_are_made_allowed_ones(app, name, value, expected):
@@ -151,3 +158,123 @@ def test_two_sessions_share_no_state(app, explorer):
     assert explorer.estimator == "phibe"
     assert explorer.stage.frames is not other.stage.frames
     assert not np.array_equal(explorer.stage.frames.data["fitted"], other.stage.frames.data["fitted"])
+
+
+# -- two estimators ----------------------------------------------------------------------------------------------------
+
+
+def size(error: np.ndarray) -> float:
+    """The root of the mean square over a film."""
+    return float(np.sqrt(np.mean(np.square(error, dtype=float))))
+
+
+def test_of_two_estimators_both_are_shown_and_the_closer_is_named(explorer):
+    explorer.observations = 60
+    assert "closer" not in explorer.reading()
+    assert "particle_x_2" not in explorer.stage.frames.data
+    explorer.compare = "symmetric"
+    columns = explorer.stage.frames.data
+    assert size(columns["velocity_error_2"]) < 0.5 * size(columns["velocity_error"])
+    assert "<b>symmetric</b> is closer" in explorer.reading()
+    assert explorer.stage.rings.line_color == explorer.stage.colors["symmetric"]
+    assert all(rf"\hat v_{{\text{{{name}}}}}" in explorer.equations() for name in ("phibe", "symmetric"))
+    explorer.param.update(estimator="symmetric", compare="phibe")
+    assert "<b>symmetric</b> is closer" in explorer.reading()
+    explorer.compare = "exact"
+    assert "<b>exact</b> is closer" in explorer.reading()
+    explorer.compare = "symmetric"  # with itself: nothing to compare
+    assert "closer" not in explorer.reading()
+
+
+def test_a_second_flow_is_what_it_is_alone(app, explorer):
+    explorer.compare = "symmetric"
+    alone = app.FlowExplorer(**QUICK, estimator="symmetric")
+    both, one = explorer.stage.frames.data, alone.stage.frames.data
+    for name in ("fitted", "particle_x", "flow_law", "velocity_error", "law_error"):
+        np.testing.assert_array_equal(both[f"{name}_2"], one[name])
+        assert not np.array_equal(both[name], one[name])
+    curves = explorer.errors.curves.data
+    np.testing.assert_array_equal(curves["law_error_2"], one["law_error"])
+    assert np.isnan(alone.errors.curves.data["law_error_2"]).all()
+
+
+@pytest.mark.parametrize("process", ["non-reversible", "double well"])
+@pytest.mark.parametrize("estimator", OBJECTIVES)
+def test_every_estimator_makes_do_with_few_observations_and_says_what_it_cannot_see(app, process, estimator):
+    few = {"observations": 12, "well_observations": 12, "paths": 300}
+    explorer = app.FlowExplorer(process=process, estimator=estimator, **few)
+    curves = explorer.errors.curves.data
+    assert np.isfinite(curves["velocity_error"]).all()
+    assert ("neighbouring observations" in explorer.reading()) == (estimator in WINDOWS)
+    assert r"\arg\min" in explorer.equations()
+    assert estimator in explorer.stage.colors
+
+
+def test_of_many_observations_the_ends_that_a_window_cannot_see_are_not_worth_a_word(explorer):
+    explorer.param.update(estimator="symmetric2", compare="phibe2")
+    assert "neighbouring observations" not in explorer.reading()
+
+
+# -- the double well ---------------------------------------------------------------------------------------------------
+
+
+def grid(columns) -> tuple[np.ndarray, float]:
+    frames = importlib.import_module("well_frames")
+    x = np.linspace(frames.LOW, frames.HIGH, columns["density"].shape[1])
+    return x, x[1] - x[0]
+
+
+def test_the_density_of_the_double_well_is_carried_by_its_velocity(app):
+    columns = app.FlowExplorer(**WELL).well.frames.data
+    (x, dx), rho = grid(columns), columns["density"].astype(float)
+    np.testing.assert_allclose(rho.sum(1) * dx, 1, atol=1e-3)
+
+    def gap(v) -> float:
+        """How far d/dt ∫x²ρ is from 2∫xvρ, over the frames."""
+        return size((np.gradient(rho @ x**2 * dx, columns["t"]) - 2 * (v * rho) @ x * dx)[2:-2])
+
+    assert gap(np.nan_to_num(columns["exact"])) < 0.05
+    drift = double_well().drift(torch.from_numpy(x)[:, None])[:, 0].numpy()
+    assert gap(drift) == pytest.approx(1, abs=0.05)  # the drift alone lacks the growth σ² = 1 by the noise
+    assert rho[0, x > 0.5].sum() * dx < 0.01
+    assert rho[-1, x > 0.5].sum() * dx > 0.2
+
+
+def test_in_the_well_the_exact_flow_keeps_the_law_and_a_drift_does_not(app):
+    explorer = app.FlowExplorer(**WELL, estimator="exact", compare="regression")
+    columns = explorer.well.frames.data
+    assert columns["velocity_error"].max() < 1e-6
+    assert size(columns["law_error"]) < 1.5 * size(columns["sample_error"])
+    assert size(columns["law_error_2"]) > 5 * size(columns["sample_error"])
+    np.testing.assert_allclose(columns["particle"][0], columns["sample"][0], atol=1e-5)
+
+
+def test_in_the_well_a_flexible_field_of_symmetric_stays_and_one_of_phibe_runs_away(app):
+    explorer = app.FlowExplorer(**WELL, estimator="symmetric", compare="phibe", degree=7, well_observations=240)
+    columns = explorer.well.frames.data
+    assert size(columns["law_error"]) < 2 * size(columns["sample_error"])
+    assert columns["lost"].max() == 0
+    assert columns["lost_2"][-1] > 0
+    assert "run away" in explorer.reading()
+    assert "<b>symmetric</b> is closer" in explorer.reading()
+    explorer.compare = "none"
+    assert "run away" not in explorer.reading()
+
+
+def test_the_well_takes_the_stage_and_leaves_it(explorer):
+    rows = {row[0].name: row for row in explorer.controls().select(pn.Row)}
+    assert rows["Knots of the field in time"].visible
+    assert not rows["Degree of the field in x"].visible
+    assert explorer.plane.visible
+    assert not explorer.line.visible
+    explorer.process = "double well"
+    assert not explorer.plane.visible
+    assert explorer.line.visible
+    assert explorer.stage.frames.data == {}
+    assert not rows["Knots of the field in time"].visible
+    assert rows["Degree of the field in x"].visible
+    assert "Fokker–Planck" in explorer.character()
+    assert "fresh" in explorer.errors.figures[1].title.text
+    explorer.process = "reversible"
+    assert explorer.plane.visible
+    assert explorer.well.frames.data == {}

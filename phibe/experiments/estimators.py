@@ -183,10 +183,13 @@ def _step_milliseconds(config: Config, rounds: int = 30) -> dict[str, float]:
     samples = {name: Samples(data, width=OBJECTIVES[name].width) for name in LEARNERS}
     batches = {n: [part.float() for part in s.take(torch.arange(config.training.batch))] for n, s in samples.items()}
     seconds: dict[str, list[float]] = {name: [] for name in LEARNERS}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in training
     for _ in range(rounds):
         for name, batch in batches.items():
             module = ObjectiveModule(network, name, balance=True)
             start = time.perf_counter()
             module(*batch).mean().backward()
             seconds[name].append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}

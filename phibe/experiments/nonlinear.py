@@ -32,13 +32,14 @@ LEARNERS = ("phibe", "symmetric")
 
 @dataclass(frozen=True)
 class Config:
-    """The double well from `well_paths` paths at `well_times` times on [0, `well_horizon`]; the systems at rest from
-    `paths` paths with `transitions` transitions in all, at each of `steps`. The `bandwidth` of the kernel route is
-    chosen by cross-validation if not given."""
+    """The double well from `well_paths` paths at `well_times` times on [0, `well_horizon`], judged on `repeats` fresh
+    sets of as many; the systems at rest from `paths` paths with `transitions` transitions in all, at each of `steps`.
+    The `bandwidth` of the kernel route is chosen by cross-validation if not given."""
 
     well_paths: int = 2000
     well_times: int = 161
     well_horizon: float = 2.0
+    repeats: int = 6
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
             steps=3000, batch=1024, learning_rate=3e-3, ema=0.995, held_out=0.1, evaluate_every=300
@@ -56,6 +57,7 @@ CONFIGS = {
     "smoke": Config(
         well_paths=100,
         well_times=21,
+        repeats=2,
         training=FitConfig(steps=10, batch=32, evaluate_every=10),
         workers=1,
         transitions=4000,
@@ -101,28 +103,33 @@ def learn_well(config: Config, fits: Path, objective: str) -> Flow:
 
 def _well(config: Config, fits: Path) -> dict[str, Any]:
     """At ten times: the distance between flow and process, beside that between two independent sets of paths, and the
-    error of the velocity against a fine solve of the Fokker–Planck equation."""
-    one, two = (observe_well(config, seed=seed) for seed in (1, 2))
+    error of the velocity against a fine solve of the Fokker–Planck equation. Distances are means over fresh sets."""
+    starts, others = ([observe_well(config, seed=k + i) for i in range(config.repeats)] for k in (1, 101))
     index = torch.linspace(0, config.well_times - 1, 11).long()[1:]
-    law = solve_fokker_planck(double_well(), one.times, low=-3.0, high=3.0)
+    law = solve_fokker_planck(double_well(), starts[0].times, low=-3.0, high=3.0)
 
-    def gaps(states: Tensor) -> list[float]:
-        return [sliced_w2(states[:, i], two.states[:, i]) for i in index]
+    def distances(sets: list[Tensor]) -> list[float]:
+        pairs = list(zip(sets, (other.states for other in others), strict=True))
+        return [sum(sliced_w2(x[:, i], y[:, i]) for x, y in pairs) / len(pairs) for i in index]
 
     def errors(velocity: Callable[..., Tensor]) -> list[float]:
-        return [velocity_error(velocity, law.velocity, two.states[:, i], float(two.times[i])).value for i in index]
+        seen = others[0]
+        return [velocity_error(velocity, law.velocity, seen.states[:, i], float(seen.times[i])).value for i in index]
 
-    found: dict[str, Any] = {"times": one.times[index].tolist(), "floor": gaps(one.states)}
+    found: dict[str, Any] = {"times": starts[0].times[index].tolist()}
+    found["floor"] = distances([start.states for start in starts])
     found["size"] = errors(lambda x, t: torch.zeros_like(x))
-    for name, flow in {**{n: learn_well(config, fits, n) for n in LEARNERS}, **_cubic(config)}.items():
-        found[name] = {"distances": _carried(flow, one, gaps), "errors": errors(flow.velocity)}
+    flows = {"exact": Flow(law.velocity), **{n: learn_well(config, fits, n) for n in LEARNERS}, **_cubic(config)}
+    for name, flow in flows.items():
+        carried = _carried(flow, starts)
+        found[name] = {"distances": carried and distances(carried), "errors": errors(flow.velocity)}
     return found
 
 
-def _carried(flow: Flow, start: Trajectories, gaps: Callable[[Tensor], list[float]]) -> list[float] | None:
-    """The distances of the flow from these starts; None if it runs away, as a polynomial may where there is no data."""
+def _carried(flow: Flow, starts: list[Trajectories]) -> list[Tensor] | None:
+    """The flow from these starts; None if it runs away, as a polynomial may where there is no data."""
     try:
-        return gaps(flow.generate(start.states[:, 0], start.times, method="rk4", substeps=2).states)
+        return [flow.generate(x.states[:, 0], x.times, method="rk4", substeps=2).states for x in starts]
     except ValueError:
         return None
 

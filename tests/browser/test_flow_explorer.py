@@ -1,27 +1,29 @@
 """A reader opens the flow explorer, moves its time, changes a setting and shares it. `page` also watches for errors."""
 
 import re
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
 
 STILL = "frame=30"  # a link to a frame does not start to play
+CLOCKS = "['clock', 'well clock'].map(name => Bokeh.documents[0].get_model_by_name(name).text)"
 
 
 def open_app(page, served: str, query: str = STILL) -> None:
     page.goto(f"{served}/flow_explorer?{query}")
-    page.get_by_text("velocity error").wait_for()
+    page.get_by_text("velocity error").first.wait_for()
     plane(page).wait_for()
-    page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('clock').text.startsWith('t = ')")  # drawn
+    page.wait_for_function(f"() => ({CLOCKS}).some(text => text.startsWith('t = '))")  # drawn
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 300)))")
 
 
 def plane(page):
-    return page.locator(".bk-Figure canvas").first
+    return page.locator(".bk-Figure canvas:visible").first
 
 
 def picture(page) -> str:
-    """The pixels of the phase plane."""
+    """The pixels of the phase plane, or of the density."""
     return plane(page).evaluate("canvas => canvas.toDataURL()")
 
 
@@ -56,6 +58,19 @@ def wait_until_still(page) -> str:
     pytest.fail("the picture never came to rest", pytrace=False)
 
 
+def drag(page, before: str) -> None:
+    """Pull the slider from a quarter to the right; every pull must change the picture."""
+    box = slider(page).bounding_box()
+    x, y = box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for i in range(10):
+        page.mouse.move(x + i * box["width"] / 20, y)
+        before = wait_for_new(page, before) if i else before
+    page.mouse.up()
+    assert int(slider(page).input_value()) > 60
+
+
 def test_the_first_view_is_fitted_and_moves_until_paused(served, page):
     open_app(page, served, "")
     wait_for_new(page, picture(page))
@@ -81,16 +96,39 @@ def test_dragging_time_redraws_without_asking_the_server(served, page):
     open_app(page, served)
     before = wait_until_still(page)
     sent.clear()
-    box = slider(page).bounding_box()
-    x, y = box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    for i in range(10):
-        page.mouse.move(x + i * box["width"] / 20, y)
-        before = wait_for_new(page, before) if i else before
-    page.mouse.up()
-    assert int(slider(page).input_value()) > 60
+    drag(page, before)
     assert sent == []
+
+
+def test_the_double_well_with_two_estimators_is_chosen_played_and_restored(served, page):
+    sent = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))))
+    open_app(page, served)
+    expect(page.get_by_text("Degree of the field")).not_to_be_visible()
+    page.get_by_role("button", name="double well").click()
+    page.get_by_text("Fokker–Planck").wait_for()
+    page.get_by_text("exact density ρₜ").wait_for()
+    expect(page.locator(".pn-loading")).to_have_count(0)
+    expect(page.get_by_text("Degree of the field")).to_be_visible()
+    expect(page.get_by_text("Knots of the field")).not_to_be_visible()
+    before = wait_until_still(page)
+    page.get_by_label("Compare with").select_option("symmetric")
+    page.get_by_text("is closer").wait_for()
+    expect(page.locator(".pn-loading")).to_have_count(0)
+    before = wait_for_new(page, before)
+    expect(page).to_have_url(re.compile(r"process=double\+well.*compare=symmetric"))
+    sent.clear()
+    drag(page, before)
+    assert sent == []
+    words, link = page.get_by_text("is closer").inner_text(), page.url
+    open_app(page, served, f"{urlsplit(link).query}&frame=90")
+    assert page.get_by_text("is closer").inner_text() == words
+    assert slider(page).input_value() == "90"
+    assert page.get_by_label("Compare with").input_value() == "symmetric"
+    page.get_by_role("button", name="reversible", exact=True).click()
+    page.get_by_text("exact law, 2σ").wait_for()
+    expect(page.get_by_text("exact density ρₜ")).to_have_count(0)
+    page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('clock').text.startsWith('t = 7.50')")
 
 
 def test_the_arrow_keys_move_time(served, page):
@@ -112,7 +150,7 @@ def test_another_process_is_fitted_and_named_in_the_address(served, page):
     wait_for_new(page, before)
     expect(page).to_have_url(re.compile("process=reversible"))
     assert slider(page).input_value() == "30"
-    page.locator("select").filter(has_text="regression").select_option("regression")
+    page.get_by_label("Estimator").select_option("regression")
     page.get_by_text("collapses").wait_for()
     expect(page.locator(".pn-loading")).to_have_count(0)
     expect(page).to_have_url(re.compile("estimator=regression"))
@@ -151,17 +189,18 @@ def test_the_link_that_is_copied_opens_the_same_frame(served, page):
     assert "frame=41" in link
 
 
+@pytest.mark.parametrize("query", [STILL, f"{STILL}&process=double+well&compare=symmetric"])
 @pytest.mark.parametrize("width", [360, 768, 1280, 1920])
-def test_nothing_is_cut_off_at_any_width(served, page, width):
+def test_nothing_is_cut_off_at_any_width(served, page, width, query):
     page.set_viewport_size({"width": width, "height": 800})
-    open_app(page, served)
+    open_app(page, served, query)
     wait_until_still(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for part in (plane(page), slider(page), page.get_by_text("velocity error")):
+    for part in (plane(page), slider(page), page.get_by_text("velocity error").first):
         box = part.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
-    assert plane(page).bounding_box()["height"] >= 280
+    assert plane(page).bounding_box()["height"] >= (180 if "well" in query else 280)
 
 
 def test_on_a_phone_the_controls_unfold_above_the_figure(served, page):
@@ -179,5 +218,5 @@ def test_on_a_phone_the_controls_unfold_above_the_figure(served, page):
 def test_the_chapters_are_linked(served, page):
     open_app(page, served)
     links = page.locator("a[href*='/book/notebooks/']").evaluate_all("all => all.map(one => one.href)")
-    assert len(links) == 3
+    assert len(links) == 4
     assert all(page.request.get(link).ok for link in links)
