@@ -25,14 +25,14 @@ distance = partial(sliced_w2, directions=64)
 def film(setting: Setting) -> dict[str, Tensor]:
     """Simulate, roll out the trained flows, compare; a second flow's columns have `second` names."""
     seed, seconds = setting.seed, setting.horizon
-    shown = shown_frames(seconds)
+    shown, energy = shown_frames(seconds), setting.system().energy
     paths, twins, fresh = (states[:, shown] for states in truth(seed, seconds))
     columns = {
         "t": shown / RATE,
         **_ensemble("sample", paths),
         "divergence": _apart(twins, paths),
         "sample_error": _law_apart(paths, fresh),
-        "sample_gain": _gain(paths),
+        "sample_gain": _gain(energy(paths)),
     }
     for i, estimator in enumerate(setting.estimators):
         carried = carry(estimator, setting.integrator, seed, seconds)[:, shown]
@@ -40,7 +40,7 @@ def film(setting: Setting) -> dict[str, Tensor]:
             **_ensemble("particle", carried),
             "path_error": _apart(carried, paths),
             "law_error": _law_apart(carried, fresh),
-            "gain": _gain(carried),
+            "gain": _gain(energy(carried)),
         }
         columns |= {second(name): column for name, column in own.items()} if i else own
     return columns
@@ -97,7 +97,6 @@ def _law_apart(x: Tensor, y: Tensor) -> Tensor:
     return torch.tensor([distance(a, b) for a, b in pairs], dtype=x.dtype)
 
 
-def _gain(x: Tensor) -> Tensor:
-    """The mean energy gained since the start, at each frame."""
-    energy = Acrobot().energy(x)
+def _gain(energy: Tensor) -> Tensor:
+    """The mean energy gained since the start, at each frame: (n, F) → (F,)."""
     return (energy - energy[:, :1]).mean(0)
