@@ -87,23 +87,25 @@ def estimator_errors(
 
     Of an estimator of order m, v_h − v_2h is (2^m − 1) times the bias of v_h, apart from the noise of the difference.
     At a larger step the bias is taken to be no smaller: fits at steps beyond all memory agree on nothing but zero.
+    Where too few observations are left for the basis it is not known: infinite, or that of the step before, grown.
     """
     kind, steps = find_objective(name), typical_step(blocks[0])
     longest = min(block._shortest() for block in blocks)
     lags = [k for k in (1, 2, 4, 8) if longest > (kind.width - 1) * k]
     fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name) for k in lags}
+    whole = {k: field for k, field in fits.items() if field.rank == len(field.coefficients)}
     power = 2 ** int(kind.order[0]) - 1
-    errors, bias = [], math.nan
-    for k in lags:
-        if 2 * k in fits:
+    errors, bias = [], math.inf
+    for k in (k for k in lags if k <= 4):
+        if k in whole and 2 * k in whole:
             gap, noise = _difference(fits[k], fits[2 * k], basis, probes)
             here = math.sqrt(max(0.0, gap**2 - noise**2)) / power
-            bias = here if math.isnan(bias) else max(here, bias)
-        else:
+            bias = here if math.isinf(bias) else max(here, bias)
+        elif k > 1:
             bias *= power + 1
         spread = float(fits[k].standard_error(*probes).square().sum(1).mean().sqrt())
         errors.append(EstimatorError(name, k, k * steps, bias / unit, spread / unit))
-    return [error for error in errors if error.every <= 4 and not math.isnan(error.bias)]
+    return errors
 
 
 def _difference(a: BasisField, b: BasisField, basis: Basis, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:

@@ -46,14 +46,15 @@ class Diagnosis:
     @property
     def best(self) -> EstimatorError:
         """The least error; of those within a tenth of it, that which uses all observations and the fewest at a time."""
-        least = min(error.total for error in self.errors)
-        close = [error for error in self.errors if error.total <= 1.1 * least]
+        known = [error for error in self.errors if math.isfinite(error.bias)] or self.errors
+        least = min(error.total for error in known)
+        close = [error for error in known if error.total <= 1.1 * least]
         return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
 
     def __str__(self) -> str:
         rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
         head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as shares of the size of the drift"
-        lines = [f"  {e.objective:12} {e.step:9.4g} {e.bias:8.1%} {e.noise:8.1%}" for e in self.errors]
+        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
         return "\n".join(["what the data says", *rows, "", head, *lines])
 
 
@@ -102,7 +103,7 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
     rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
     return {
         "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
-        if noise < COARSE
+        if noise < COARSE and math.isfinite(bias)
         else "unknown: the noise hides the bias",
         "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
         "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
@@ -112,13 +113,18 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
     }
 
 
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if math.isfinite(share) else "?"
+
+
 def _graded(share: float, good: str, bad: str) -> str:
     return good if share < FINE else f"too {bad}" if share > COARSE else f"rather {bad}"
 
 
 def _advice(best: EstimatorError, *, bias: float, noise: float, memory: bool) -> str:
     often = {1: "every observation", 2: "every second observation"}.get(best.every, f"every {best.every}th observation")
-    advice = f"`{best.objective}` on {often} (Δt = {best.step:.4g}): error about {best.total:.0%} of the drift"
+    advice = f"`{best.objective}` on {often} (Δt = {best.step:.4g}): "
+    advice += f"error about {best.total:.0%} of the drift" if math.isfinite(best.total) else "error unknown"
     wishes = [
         (noise > FINE, "bring more paths"),
         (noise < COARSE and bias > FINE, "observe more often"),

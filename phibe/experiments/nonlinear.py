@@ -39,7 +39,7 @@ class Config:
     well_paths: int = 2000
     well_times: int = 161
     well_horizon: float = 2.0
-    repeats: int = 6
+    repeats: int = 24
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
             steps=3000, batch=1024, learning_rate=3e-3, ema=0.995, held_out=0.1, evaluate_every=300

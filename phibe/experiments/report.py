@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from phibe.files import copy, replacing, write_json
+from phibe.training.devices import pick
 
 PRESETS = ("smoke", "laptop", "paper")
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
@@ -69,7 +70,13 @@ def record(
         with replacing(out / "weights.safetensors") as partial:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
     report = Report(
-        experiment, preset, asdict(config), results, round(time.perf_counter() - began, 1), "cpu", versions()
+        experiment,
+        preset,
+        asdict(config),
+        results,
+        round(time.perf_counter() - began, 1),
+        pick("auto").type,
+        versions(),
     )
     write_json(out / "report.json", asdict(report))
     return report

@@ -20,7 +20,8 @@ from phibe.trajectories import Trajectories
 class BasisField(nn.Module):
     """v(x, t) = Σ θ_ℓ ψ_ℓ(x, t), with the normal equations that gave θ: `gram` = H_N (p, p), `moment` = c_N (p,).
 
-    `influence` (blocks, p) is what each block of the data did to θ; from it come the standard errors.
+    `influence` (blocks, p) is what each block of the data did to θ; from it come the standard errors. `rank` is that of
+    H_N: below p, the data does not tell the basis fields apart.
     """
 
     coefficients: Tensor
@@ -28,9 +29,9 @@ class BasisField(nn.Module):
     moment: Tensor
     influence: Tensor
 
-    def __init__(self, basis: Basis, coefficients: Tensor, gram: Tensor, moment: Tensor, influence: Tensor):
+    def __init__(self, basis: Basis, coefficients: Tensor, gram: Tensor, moment: Tensor, influence: Tensor, rank: int):
         super().__init__()
-        self.basis = basis
+        self.basis, self.rank = basis, rank
         for name, tensor in (("coefficients", coefficients), ("gram", gram), ("moment", moment)):
             self.register_buffer(name, tensor)
         self.register_buffer("influence", influence)
@@ -94,7 +95,7 @@ def fit_blocks(
         )
     theta = inverse @ moment
     residues = torch.stack([part.moment - part.gram @ theta for part in sums]) / count
-    return BasisField(basis, theta, gram, moment, residues @ inverse)
+    return BasisField(basis, theta, gram, moment, residues @ inverse, int(rank))
 
 
 def _basis_size(basis: Basis, data: Trajectories) -> int:
