@@ -130,7 +130,7 @@ def rates(
             (horizontal, vertical[-1] * (horizontal / horizontal[-1]) ** slope),
             x,
             y,
-            label=f"slope {slope:g}",
+            label=f"slope {slope:.2g}",
         ).opts(color="#8a8f98", line_dash="dotted", line_width=1.5)
         for slope in slopes
     ]
