@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,16 +99,17 @@ def curves(
     log: str = "",
     colors: Mapping[str, str] | None = None,
 ) -> hv.Overlay:
-    """Named curves {label: (x, y)} over one pair of axes, the exact one dashed; `log` is any of '', 'x', 'y', 'xy'."""
-    chosen = dict(colors or {})
+    """Named curves {label: (x, y)} over one pair of axes; `log` is any of '', 'x', 'y', 'xy'.
+
+    The exact one is dashed, a second one of the same colour dotted, a third dotted and dashed.
+    """
+    chosen, used = dict(colors or {}), Counter[str]()
     layers = []
     for label, (horizontal, vertical) in lines.items():
-        exact = label.startswith("exact")
-        style = {
-            "color": chosen.get(label, color(label)),
-            "line_dash": "dashed" if exact else "solid",
-            "line_width": 2.5,
-        }
+        tint = chosen.get(label, color(label))
+        dash = "dashed" if label.startswith("exact") else ("solid", "dotted", "dotdash")[used[tint] % 3]
+        used[tint] += 1
+        style = {"color": tint, "line_dash": dash, "line_width": 2.5}
         layers.append(hv.Curve((_array(horizontal), _array(vertical)), x, y, label=label).opts(**style))
     return hv.Overlay(layers).opts(
         title=title, show_grid=True, legend_position="top_right", **_axes(log), **SIZE, **WHEEL
