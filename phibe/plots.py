@@ -141,9 +141,9 @@ def rates(
     )
 
 
-def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str) -> hv.Scatter:
-    """Single measurements beside the curve of their means."""
-    return hv.Scatter(list(points), x, y).opts(color=color(label), size=5, alpha=0.5)
+def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str, size: float = 5) -> hv.Scatter:
+    """Single points over a curve, in the colour of its method."""
+    return hv.Scatter(list(points), x, y).opts(color=color(label), size=size, alpha=0.6)
 
 
 def slope(x: Any, y: Any) -> float:
