@@ -19,7 +19,8 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "arrays", "trajectories", "systems", "theory", "calculus", "objectives", "integrators", "flow"),
+    *("files", "arrays", "labels", "tables", "trajectories", "missing", "reading", "systems", "theory", "calculus"),
+    *("objectives", "integrators", "flow"),
     *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
     *("baselines", "experiments", "plots", "cli"),
 ]
