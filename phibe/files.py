@@ -170,6 +170,6 @@ def _known(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(
-            f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}. Choose one of the endings."
+            f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}. Choose one of these."
         )
     return path

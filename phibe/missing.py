@@ -60,7 +60,7 @@ def _message(arrays: dict[str, np.ndarray], bad: np.ndarray, total: int) -> str:
     path, index = (int(i) for i in np.argwhere(bad)[0])
     t = np.broadcast_to(arrays["times"], bad.shape)[path, index]
     return (
-        f"{int(bad.sum())} of {total} observations have a missing value, the first in path {path} at time index {index} "
-        f"(t = {t:g}). Choose what to do: --missing drop leaves out the transitions that touch one, --missing split "
-        "cuts paths there and at gaps in time."
+        f"{int(bad.sum())} of {total} observations have a missing value, the first in path {path} at time index "
+        f"{index} (t = {t:g}). Choose what to do: --missing drop leaves out the transitions that touch one, --missing "
+        "split cuts paths there and at gaps in time."
     )

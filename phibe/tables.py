@@ -53,8 +53,8 @@ def read_csv(path: Path) -> Table:
     for line, row in numbered[1:]:
         if len(row) != len(names):
             raise ValueError(
-                f"{path}: line {line} has {len(row)} values and the header {len(names)} names. A comma inside a number, "
-                "a line cut short, or another delimiter?"
+                f"{path}: line {line} has {len(row)} values and the header {len(names)} names. A comma inside a "
+                "number, a line cut short, or another delimiter?"
             )
     if len(numbered) < 2:
         raise ValueError(f"{path} has a header and no rows.")

@@ -22,7 +22,7 @@ ORDER = [
     *("files", "arrays", "labels", "tables", "trajectories", "missing", "reading", "systems", "theory", "calculus"),
     *("objectives", "integrators", "flow"),
     *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
-    *("baselines", "experiments", "plots", "cli"),
+    *("densities", "choices", "baselines", "experiments", "plots", "cli"),
 ]
 
 

@@ -17,8 +17,8 @@ class Basis(Network):
 
     Meant for standard coordinates (see `Normalised`): the knots lie in [0, 1], and the waves cos(ω·x + c) have random
     directions and lengths of about √d, some of them much shorter (ω is a Student vector with 3 degrees of freedom, as
-    for a Matérn kernel). Without `time` there is one knot, and the velocity is the same at all times. As it is linear in
-    θ, `fit_closed` finds the least of an objective by one solve; like any network it may also be trained.
+    for a Matérn kernel). Without `time` there is one knot, and the velocity is the same at all times. As it is linear
+    in θ, `fit_closed` finds the least of an objective by one solve; like any network it may also be trained.
     """
 
     knots: Tensor

@@ -14,6 +14,7 @@ from torch import Tensor
 from phibe.calculus import along, times
 from phibe.files import write_json
 from phibe.flow import Flow
+from phibe.moments import typical_step
 from phibe.networks import Basis, Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.checkpoints import save_tensors
@@ -76,6 +77,7 @@ def fit_closed(
     candidates: Sequence[Size] | None = None,
     config: FitConfig | None = None,
     out: str | Path | None = None,
+    held_out: Trajectories | None = None,
 ) -> Flow:
     """The flow of the basis that does best on paths left out, solved on all training paths   [paper: linear basis].
 
@@ -84,13 +86,12 @@ def fit_closed(
     the held-out paths are seen by no fit. With a folder `out` the run is kept there like that of a network.
     """
     config = config or FitConfig()
-    train, held = split_paths(len(data), config.held_out, seed=config.seed) if config.held_out else (None, None)
-    seen = data if train is None else data[train]
+    seen, check = _parts(data, held_out, config)
     samples = len(seen) * (seen.states.shape[1] - find_objective(objective).width + 1)
     tried, sums = try_sizes(seen, objective, candidates or sizes(seen.states[0, 0].numel(), samples), config)
-    velocity = _solved(sums, best(tried).size)
-    value = _score(velocity, data[held], objective) if held is not None else None
-    identity = identify(data, None, velocity, {"name": objective}, config) if out else {}
+    velocity = _first_bounded(tried, sums, seen)
+    value = None if check is None else _score(velocity, check, objective)
+    identity = identify(data, held_out, velocity, {"name": objective}, config) if out else {}
     folder = Folder(out, identity, writes=True)
     flow = of_data(Fitted(velocity), data)
     if folder.finished:
@@ -102,6 +103,42 @@ def fit_closed(
         result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": value, "closed_form": True}
         write_json(folder.path / "result.json", result)
     return flow
+
+
+def _parts(
+    data: Trajectories, held_out: Trajectories | None, config: FitConfig
+) -> tuple[Trajectories, Trajectories | None]:
+    if held_out is not None or not config.held_out:
+        return data, held_out
+    train, held = split_paths(len(data), config.held_out, seed=config.seed)
+    return data[train], data[held]
+
+
+def _first_bounded(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) -> Normalised:
+    """The best that carries the first states of the data to its last time without leaving its range by far.
+
+    A polynomial may run away where no data is. When all do, the best.
+    """
+    chosen = best(tried)
+    for trial in (chosen, *sorted(tried, key=lambda trial: trial.mean)):
+        velocity = _solved(sums, trial.size)
+        if _bounded(velocity, data):
+            return velocity
+    return _solved(sums, chosen.size)
+
+
+def _bounded(velocity: Normalised, data: Trajectories) -> bool:
+    start, end = data.interval
+    count = max(2, min(200, round((end - start) / typical_step(data))))
+    x0 = data.states[:: max(1, len(data) // 100), 0].double()
+    try:
+        times = torch.linspace(start, end, count + 1, dtype=torch.float64)
+        reached = Flow(Fitted(velocity)).generate(x0, times, method="rk4").states.flatten(2)
+    except ValueError:
+        return False
+    seen = data.states[data._observed()].double().flatten(1)
+    low, high = seen.amin(0), seen.amax(0)
+    return bool(((reached > 2 * low - high) & (reached < 2 * high - low) | (high == low)).all())
 
 
 def _line(trial: Trial) -> dict[str, Any]:
