@@ -8,6 +8,7 @@ from phibe.experiments import (
     nonlinear,
     ou,
     ou_theory,
+    own_data,
     pendulum_images,
     pendulum_real,
     pendulum_states,
@@ -22,4 +23,5 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "pendulum_states": pendulum_states,
     "pendulum_images": pendulum_images,
     "pendulum_real": pendulum_real,
+    "own_data": own_data,
 }
