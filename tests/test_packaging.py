@@ -19,9 +19,10 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "arrays", "trajectories", "systems", "theory", "calculus", "objectives", "integrators", "flow"),
+    *("files", "colors", "svg", "arrays", "trajectories", "systems", "theory", "calculus", "objectives"),
+    *("integrators", "explore", "flow"),
     *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
-    *("baselines", "experiments", "plots", "cli"),
+    *("quality", "report", "baselines", "experiments", "plots", "cli"),
 ]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from phibe.cli import data, experiments
+from phibe.cli import data, experiments, reports
 from phibe.cli.options import closest
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "check": data.check,
     "fit": data.train,
+    "report": reports.report,
     "generate": data.generate,
     "objectives": experiments.list_objectives,
     "list": experiments.list_all,
@@ -23,6 +24,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
 
   phibe check DATA            what is in a file of trajectories (.npz, .zarr) and what it is good for, or how a run is
   phibe fit DATA              train a velocity network on it; a run that was stopped goes on
+  phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
   phibe generate RUN          trajectories of a fitted flow
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures

@@ -15,6 +15,7 @@ from phibe.files import read_arrays, replacing
 from phibe.integrators import METHODS
 from phibe.networks import NETWORKS, build
 from phibe.objectives import OBJECTIVES
+from phibe.report import write_report
 from phibe.training import FitConfig, fit, open_data, open_flow
 from phibe.trajectories import Trajectories
 
@@ -68,6 +69,7 @@ def train(arguments: list[str]) -> None:
         with replacing(out / "options.yaml") as partial:
             partial.write_text(options.text(given))
         print(describe_run(out))
+        print(f"{out / 'report.html'}: {write_report(out, data, source=given.data).summary()}")
 
 
 def generate(arguments: list[str]) -> None:
