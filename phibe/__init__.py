@@ -1,11 +1,12 @@
 """phibe: probability velocities from discretely observed stochastic trajectories (PhiBE-Flow)."""
 
+from phibe.choices import fit_auto
 from phibe.diagnosis import diagnose
 from phibe.flow import Flow
 from phibe.linear import fit_affine, fit_basis
 from phibe.objectives import OBJECTIVES, isotropic, phibe, regression, symmetric
 from phibe.systems import OU
-from phibe.training import FitConfig, fit
+from phibe.training import FitConfig, fit, open_data, open_flow
 from phibe.trajectories import Trajectories
 
 __version__ = "0.1.0"
@@ -18,8 +19,11 @@ __all__ = [
     "diagnose",
     "fit",
     "fit_affine",
+    "fit_auto",
     "fit_basis",
     "isotropic",
+    "open_data",
+    "open_flow",
     "phibe",
     "regression",
     "symmetric",

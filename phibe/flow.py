@@ -14,16 +14,21 @@ from tqdm.auto import tqdm
 from phibe.calculus import Velocity, divergence, rademacher
 from phibe.explore import Explorer
 from phibe.integrators import METHODS, stepper
+from phibe.labels import Labels
 from phibe.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
 class Flow:
-    """dx/dt = v(x, t), on the `interval` of time where v was fitted (None: everywhere), from data seen every `step`."""
+    """dx/dt = v(x, t), on the `interval` of time where v was fitted (None: everywhere), from data seen every `step`.
+
+    `labels` are the names and units of that data; generated trajectories keep them.
+    """
 
     velocity: Velocity
     interval: tuple[float, float] | None = None
     step: float | None = None
+    labels: Labels | None = None
 
     @torch.no_grad()
     def generate(
@@ -56,7 +61,7 @@ class Flow:
         _check_bounded(states, times)
         if times[-1] < times[0]:
             states, times = states.flip(1), times.flip(0)
-        return Trajectories(states, times.to(states.device))
+        return Trajectories(states, times.to(states.device), labels=self.labels)
 
     def solution(
         self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7

@@ -8,11 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from phibe.arrays import from_xarray, real_tensor, whole_numbers
 from phibe.files import read_arrays, write_arrays
+from phibe.labels import Labels
+from phibe.tables import write_table
 
 
 class Pairs(NamedTuple):
@@ -38,14 +41,16 @@ class Trajectories:
 
     Times may be irregular and differ between paths. Ragged paths are padded at the end and carry `lengths`; what
     stands in the padding is never read. Arrays of numpy (memory maps too), torch and xarray are taken as they are,
-    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times.
+    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times. `labels` are
+    the names and units of time and coordinates; files and plots keep them.
     """
 
     states: Tensor
     times: Tensor
     lengths: Tensor | None
+    labels: Labels
 
-    def __init__(self, states: Any, times: Any = None, lengths: Any = None):
+    def __init__(self, states: Any, times: Any = None, lengths: Any = None, *, labels: Labels | None = None):
         if times is None and hasattr(states, "dims"):
             states, times = from_xarray(states)
         if times is None:
@@ -54,17 +59,19 @@ class Trajectories:
             real_tensor(states, "states"),
             real_tensor(times, "times").double(),
             None if lengths is None else whole_numbers(lengths),
+            labels or Labels(),
         )
         _validate(self)
 
-    def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
-        for name, value in (("states", states), ("times", times), ("lengths", lengths)):
+    def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None, labels: Labels) -> Trajectories:
+        for name, value in (("states", states), ("times", times), ("lengths", lengths), ("labels", labels)):
             object.__setattr__(self, name, value)
         return self
 
     def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
         """The same kind of object around parts of data that is already known to be valid."""
-        return Trajectories.__new__(Trajectories)._set(states, times, lengths)
+        labels = self.labels if states.shape[2:] == self.states.shape[2:] else Labels()
+        return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -206,20 +213,33 @@ class Trajectories:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> Path:
-        """Write to `.npz` or `.zarr`; the name appears only once the whole file is on disk."""
-        arrays = {"states": self.states, "times": self.times}
+    def save(self, path: str | Path, **more: Tensor) -> Path:
+        """Write to .npz, .zarr, .nc, .csv or (states alone) .npy; the name appears only once all of it is on disk.
+
+        `more` are numbers that belong to the observations, (path, time) each, such as a log-density.
+        """
+        arrays = {"states": self.states, "times": self.times, **more}
         if self.lengths is not None:
             arrays["lengths"] = self.lengths
-        return write_arrays(path, {name: array.cpu().numpy() for name, array in arrays.items()})
+        named = {name: array.cpu().numpy() for name, array in arrays.items()}
+        if self.labels != Labels() or Path(path).suffix == ".csv":
+            labels = Labels(self.labels.time, tuple(self.labels.coordinates(self.state_shape[0])))
+            named["labels"] = np.array(labels.texts())
+        return write_table(path, named) if Path(path).suffix == ".csv" else write_arrays(path, named)
 
     @staticmethod
     def open(path: str | Path) -> Trajectories:
-        """Read what `save` wrote."""
+        """Read what `save` wrote; `phibe.open_data` reads more kinds of files."""
         arrays = read_arrays(path)
         if missing := {"states", "times"} - arrays.keys():
             raise ValueError(f"{path} has no array named {sorted(missing)}; it holds {sorted(arrays)}.")
-        return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"))
+        return Trajectories.of(arrays)
+
+    @staticmethod
+    def of(arrays: dict[str, np.ndarray]) -> Trajectories:
+        """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
+        labels = Labels.read(arrays["labels"]) if "labels" in arrays else None
+        return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
 
 
 def _validate(data: Trajectories) -> None:
@@ -248,6 +268,7 @@ def _validate(data: Trajectories) -> None:
         raise ValueError(
             f"Each path needs at least two observations; path {path} has {data._shortest()}. Drop such paths first."
         )
+    data.labels.check(data.state_shape)
     _check_times(data)
     _check_finite(data)
 

@@ -19,6 +19,7 @@ from phibe.networks.derivatives import check_gradient
 from phibe.objectives import phibe, regression
 
 SMALL = {
+    "basis": ((2,), {"degree": 2, "waves": 5, "knots": 3}),
     "mlp": ((2,), {"width": 8, "depth": 2, "activation": "tanh"}),
     "residual": ((2, 3), {"width": 8, "blocks": 1, "activation": "gelu"}),
     "unet": ((2, 8, 8), {"channels": 4, "multipliers": [1, 2], "blocks": 1}),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from phibe.cli import data, experiments, reports
+from phibe.cli import data, experiments, generation, reports
 from phibe.cli.options import closest
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "check": data.check,
     "fit": data.train,
     "report": reports.report,
-    "generate": data.generate,
+    "generate": generation.generate,
     "objectives": experiments.list_objectives,
     "list": experiments.list_all,
     "run": experiments.run,
@@ -22,10 +22,10 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 HELP = """phibe: probability flows from discretely observed stochastic trajectories
 
-  phibe check DATA            what is in a file of trajectories (.npz, .zarr) and what it is good for, or how a run is
-  phibe fit DATA              train a velocity network on it; a run that was stopped goes on
+  phibe check DATA            what is in a file of trajectories and what it is good for, or how a run is
+  phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
-  phibe generate RUN          trajectories of a fitted flow
+  phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
   phibe run NAME              run one: --preset smoke (seconds), laptop (minutes), paper (the published sizes)
@@ -33,11 +33,12 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe serve                 the book and the apps on http://localhost:5006
 
 Your own trajectories, from the file to new ones:
-  phibe check data.npz
-  phibe fit data.npz --network mlp --steps 5000 --patience 10 --out runs/mine
-  phibe generate runs/mine --paths-of data.npz --times 0:1:0.1 --out made.npz
+  phibe check data.csv
+  phibe fit data.csv --out runs/mine
+  phibe generate runs/mine --ensemble 1000 --times 0:1:0.1 --out made.csv
 
-A data.npz has `states` (path, time, *state) and `times` (time,): `Trajectories(states, times).save("data.npz")`.
+A data.csv has columns path, time and those of the state; arrays come as .npz, .npy, .nc or .zarr, with `states`
+(path, time, *state) and `times`: `Trajectories(states, times).save("data.npz")`.
 `phibe COMMAND --help` explains the options of a command, `--print-config` prints them as a file for `--config`."""
 
 

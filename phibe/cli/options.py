@@ -28,11 +28,14 @@ class Options:
         preset = {"default": default} if name.startswith("--") else {}
         self.parser.add_argument(name, type=kind, help=help, **preset)
 
-    def add_fields(self, config: Any) -> None:
-        """An option for each field of a dataclass, with the values of `config` as defaults."""
+    def add_fields(self, config: Any, *, automatic: Iterable[str] = ()) -> None:
+        """An option for each field of a dataclass, with the values of `config` as defaults, or None for `automatic`."""
         hints, words = get_type_hints(type(config)), explained(type(config))
         for field in fields(config):
-            self.add(f"--{field.name}", hints[field.name], getattr(config, field.name), help=words.get(field.name, ""))
+            kind, default, text = hints[field.name], getattr(config, field.name), words.get(field.name, "")
+            if field.name in automatic:
+                kind, default, text = kind | None, None, f"{text} Chosen by the data if not given."
+            self.add(f"--{field.name}", kind, default, help=text)
 
     def parse(self, arguments: list[str]) -> Any:
         from jsonargparse import ArgumentError

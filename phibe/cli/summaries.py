@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phibe.cli.suspicions import suspicions
 from phibe.moments import typical_step
 from phibe.objectives import OBJECTIVES, estimate_noise
 from phibe.training import FitConfig
@@ -31,10 +32,17 @@ def describe_data(data: Trajectories, path: Path) -> str:
         "times": f"{data.states.shape[1]} a path{lengths}, from {data.interval[0]:g} to {data.interval[1]:g}, "
         + ("shared by all paths" if data.shared_times else "each path its own"),
         "step": f"{typical_step(data):g}" + ("" if even else f" (median; from {low:g} to {high:g})"),
-        "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}",
+        "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}" + _names(data),
         "noise": f"{estimate_noise(data):g} (mean |Δx|²/Δt of a coordinate)",
     }
-    return "\n".join([str(path), *_rows(lines), *_rows(_ranges(data))])
+    doubts = [f"  {'look at' if i == 0 else '':10} {text}" for i, text in enumerate(suspicions(data))]
+    return "\n".join([str(path), *_rows(lines), *_rows(_ranges(data)), *doubts])
+
+
+def _names(data: Trajectories) -> str:
+    if not data.labels.state:
+        return ""
+    return f": {', '.join(map(str, data.labels.state))}, over {data.labels.time}"
 
 
 def _ranges(data: Trajectories) -> dict[str, str]:
@@ -56,8 +64,9 @@ def _ranges(data: Trajectories) -> dict[str, str]:
         )
     mean = total / count
     spread = (square / count - mean**2).clamp(min=0).sqrt()
+    names = data.labels.coordinates(size)
     rows = {
-        f"x[{i}]": f"from {low[i]:.4g} to {high[i]:.4g}, mean {mean[i]:.4g}, spread {spread[i]:.4g}"
+        str(names[i]): f"from {low[i]:.4g} to {high[i]:.4g}, mean {mean[i]:.4g}, spread {spread[i]:.4g}"
         for i in range(min(size, 8))
     }
     return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
@@ -93,6 +102,10 @@ def describe_run(folder: Path) -> str:
 def _status(folder: Path, history: list[dict[str, Any]], config: dict[str, Any]) -> str:
     if (folder / "result.json").exists():
         result = json.loads((folder / "result.json").read_text())
+        if result.get("closed_form"):
+            return "solved in closed form" + (
+                "" if result["held_out"] is None else f", held-out objective {result['held_out']:.6g}"
+            )
         how = "stopped early" if result["stopped_early"] else "finished"
         best = (
             ""

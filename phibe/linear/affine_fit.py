@@ -29,6 +29,7 @@ class AffineField(nn.Module):
         self.register_buffer("times", times.contiguous())
         self.register_buffer("matrices", matrices)
         self.register_buffer("offsets", offsets)
+        self.state_shape: tuple[int, ...] = (offsets.shape[1],)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         matrix, offset = self.coefficients(t)

@@ -11,14 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phibe.networks.basis import Basis
 from phibe.networks.checks import check_network
 from phibe.networks.mlp import ACTIVATIONS, MLP, Network, ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.networks.unet import UNet
 
-__all__ = ["ACTIVATIONS", "MLP", "NETWORKS", "Network", "Normalised", "ResidualMLP", "UNet", "build", "check_network"]
+__all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "NETWORKS",
+    "Basis",
+    "Network",
+    "Normalised",
+    "ResidualMLP",
+    "UNet",
+    "build",
+    "check_network",
+]
 
-NETWORKS: dict[str, type[Network]] = {"mlp": MLP, "residual": ResidualMLP, "unet": UNet}
+NETWORKS: dict[str, type[Network]] = {"mlp": MLP, "residual": ResidualMLP, "unet": UNet, "basis": Basis}
 
 
 def build(name: str, state_shape: Sequence[int], **arguments: Any) -> Network:

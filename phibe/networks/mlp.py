@@ -25,7 +25,7 @@ class Network(nn.Module):
         for name in {"width", "depth", "channels", "blocks"} & arguments.keys():
             if arguments[name] < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
-        if arguments["activation"] not in ACTIVATIONS:
+        if arguments.get("activation", "silu") not in ACTIVATIONS:
             raise ValueError(
                 f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
                 "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."

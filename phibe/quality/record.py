@@ -163,9 +163,7 @@ def summary(data: Trajectories, held: int) -> dict[str, Any]:
 
 def names_of(data: Trajectories) -> list[str]:
     """What time and the coordinates (the channels of larger states) are called, with their units."""
-    labels = getattr(data, "labels", None)
-    coordinates = labels.coordinates(data.state_shape[0]) if labels else [f"x[{i}]" for i in range(data.state_shape[0])]
-    return [str(labels.time) if labels else "t", *map(str, coordinates)]
+    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
 
 
 def _finite(content: Any) -> Any:

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from phibe.files import replacing, write_json
 from phibe.flow import Flow
+from phibe.networks import NETWORKS, build
 from phibe.quality import Quality, assess, names_of, open_source, write_source
 from phibe.report.page import page
-from phibe.training import FitConfig, fit, open_flow
+from phibe.training import FitConfig, fit, fit_closed, open_flow
 from phibe.training.checkpoints import Metrics
+from phibe.training.closed import Size
 from phibe.training.runs import read_config
 from phibe.training.sampling import split_paths
 from phibe.trajectories import Trajectories
@@ -44,7 +46,7 @@ def write_report(
         write_source(folder, data, source, **options)
     history = Metrics(folder / "metrics.jsonl").read()
     held = _held_out(about, len(data))
-    again, note = _refitted(about, flow, data, held, calibrate, history)
+    again, note = _refitted(about, data, calibrate, history)
     kind = about.get("objective", {"name": "phibe"})
     facts = {"objective": kind["name"], "noise": kind.get("noise"), "refitted": again, "notes": note}
     quality, views = assess(flow, data, held, **facts)
@@ -64,12 +66,7 @@ def _held_out(about: dict[str, Any], paths: int) -> Tensor | None:
 
 
 def _refitted(
-    about: dict[str, Any],
-    flow: Flow,
-    data: Trajectories,
-    held: Tensor | None,
-    calibrate: bool | None,
-    history: list[dict[str, Any]],
+    about: dict[str, Any], data: Trajectories, calibrate: bool | None, history: list[dict[str, Any]]
 ) -> tuple[Flow | None, list[str]]:
     """The same class fitted to every other observation, or why that was not done."""
     seconds = history[-1].get("seconds", 0.0) if history else 0.0
@@ -87,18 +84,20 @@ def _refitted(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the warnings of the fit itself were shown when it was made
-            return _fit_again(about, thin, held), []
+            return _fit_again(about, thin), []
     except (ValueError, ArithmeticError) as reason:
         return None, [f"Intermediate times were not checked: every other observation could not be fitted. {reason}"]
 
 
-def _fit_again(about: dict[str, Any], data: Trajectories, held: Tensor | None) -> Flow:
-    from phibe.networks import NETWORKS, build
-
+def _fit_again(about: dict[str, Any], data: Trajectories) -> Flow:
+    """What the run did, to other data: the same held-out paths, the same candidates or network, the same settings."""
     name, objective = about["network"]["name"], about["objective"]["name"]
+    config = FitConfig(**about["config"])
+    if "trials" in about:
+        tried = [Size(**{field: trial[field] for field in Size._fields}) for trial in about["trials"]]
+        return fit_closed(data, objective, candidates=tried, config=config)
     if name not in NETWORKS:
         raise ValueError(f"It is of a network of your own, {name}.")
-    config = FitConfig(**about["config"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build(name, about["state_shape"], **about["network"]["arguments"])

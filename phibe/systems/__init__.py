@@ -1,7 +1,7 @@
 """Worlds that can be simulated, with exact answers where they exist."""
 
 from phibe.systems.acrobot import Acrobot
-from phibe.systems.diffusions import double_well, langevin, multiplicative, rotating_well
+from phibe.systems.diffusions import double_well, langevin, lorenz, multiplicative, rotating_well
 from phibe.systems.fokker_planck import GridLaw, solve_fokker_planck
 from phibe.systems.laws import Law, boltzmann
 from phibe.systems.ou import OU, Gaussian
@@ -17,6 +17,7 @@ __all__ = [
     "boltzmann",
     "double_well",
     "langevin",
+    "lorenz",
     "multiplicative",
     "rotating_well",
     "solve_fokker_planck",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -16,20 +17,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.labels import Labels
+from phibe.reading import Layout, read_data
 from phibe.trajectories import Trajectories
 
 
-def open_data(path: str | Path, *, cache: str | Path | None = None) -> Trajectories:
-    """Trajectories of a file: `.npz` into memory, `.zarr` as a memory map of a copy that random access can read.
+def open_data(
+    path: str | Path, *, missing: str = "error", cache: str | Path | None = None, **layout: Any
+) -> Trajectories:
+    """Trajectories of a file: .csv, .npz, .npy and .nc into memory, .zarr as a memory map of a copy.
 
-    The copy is made once, in `cache` (by default a folder beside the store), a few megabytes at a time, and made again
-    when the store has changed. A store is one of `Trajectories.save`, or of xarray with one array (path, time, …).
+    A table has a column of times, one for the path if there are several, and the coordinates; `path_column`,
+    `time_column` and `columns` name them where the header does not. An array without times needs a `step`; one long
+    path is cut into `windows` of so many observations, with times since the beginning of each. `missing` says what to
+    do with missing values: error, drop (the transitions that touch one) or split (the path, there and at gaps in time).
+    The copy of a .zarr is one that random access can read, made once, in `cache` (by default a folder beside the
+    store), a few megabytes at a time, and made again when the store has changed. A store is one of
+    `Trajectories.save`, or of xarray with one array (path, time, …).
     """
     path = Path(path)
-    if path.suffix != ".zarr":
-        return Trajectories.open(path)
-    if not path.exists():
-        raise ValueError(f"There is no file {path}.")
+    if path.suffix != ".zarr" or missing != "error" or layout or not path.is_dir():
+        return read_data(path, Layout(**layout), missing=missing)[0]
     folder = Path(cache or path.with_suffix(".cache")) / _stamp(path)
     if not folder.exists():
         _copy(path, folder)
@@ -37,7 +45,8 @@ def open_data(path: str | Path, *, cache: str | Path | None = None) -> Trajector
     states = torch.from_numpy(np.load(folder / "states.npy", mmap_mode="r+"))
     times, lengths = (_optional(folder / name) for name in ("times.npy", "lengths.npy"))
     assert times is not None
-    return Trajectories.__new__(Trajectories)._set(states, times, lengths)  # valid: checked when it was copied
+    labels = Labels.read(json.loads((folder / "labels.json").read_text()))
+    return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)  # valid: checked when it was copied
 
 
 def _optional(file: Path) -> Tensor | None:
@@ -46,23 +55,41 @@ def _optional(file: Path) -> Tensor | None:
 
 def _copy(store: Path, folder: Path) -> None:
     """Copy the store's arrays into `folder`, which appears only when they are complete and valid."""
-    states, times, lengths = _arrays(store)
+    states, times, lengths, labels = _arrays(store)
+    new = not folder.parent.exists()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
-        partial = Path(name) / folder.name
-        partial.mkdir()
-        native = states.dtype in (np.float32, np.float64)
-        kept = np.lib.format.open_memmap(
-            partial / "states.npy", mode="w+", dtype=states.dtype if native else np.float64, shape=states.shape
-        )
-        for region in _regions(states):
-            kept[region] = np.asarray(states[region])
-        checked = Trajectories(kept, times, lengths)
-        np.save(partial / "times.npy", checked.times.numpy())
-        if checked.lengths is not None:
-            np.save(partial / "lengths.npy", checked.lengths.numpy())
-        kept.flush()
-        _settle(partial, folder)
+    try:
+        _refuse_full(states, store, folder.parent)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
+            partial = Path(name) / folder.name
+            partial.mkdir()
+            _write(states, times, lengths, partial=partial)
+            (partial / "labels.json").write_text(json.dumps(labels))
+            _settle(partial, folder)
+    except BaseException:
+        if new:
+            folder.parent.rmdir()
+        raise
+
+
+def _refuse_full(states: Any, store: Path, folder: Path) -> None:
+    room = shutil.disk_usage(folder).free
+    if states.dtype.itemsize * math.prod(states.shape) > room:
+        raise ValueError(f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy.")
+
+
+def _write(states: Any, times: Any, lengths: Any, *, partial: Path) -> None:
+    native = states.dtype in (np.float32, np.float64)
+    kept = np.lib.format.open_memmap(
+        partial / "states.npy", mode="w+", dtype=states.dtype if native else np.float64, shape=states.shape
+    )
+    for region in _regions(states):
+        kept[region] = np.asarray(states[region])
+    checked = Trajectories(kept, times, lengths)
+    np.save(partial / "times.npy", checked.times.numpy())
+    if checked.lengths is not None:
+        np.save(partial / "lengths.npy", checked.lengths.numpy())
+    kept.flush()
 
 
 def _settle(partial: Path, folder: Path) -> None:
@@ -77,8 +104,8 @@ def _settle(partial: Path, folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _arrays(store: Path) -> tuple[Any, Any, Any]:
-    """States (not yet read), times and lengths of a store."""
+def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
+    """States (not yet read), times, lengths and labels of a store."""
     import zarr
 
     try:
@@ -89,6 +116,7 @@ def _arrays(store: Path) -> tuple[Any, Any, Any]:
                 group["states"],
                 np.asarray(group["times"]),
                 np.asarray(group["lengths"]) if "lengths" in names else None,
+                list(group.attrs.get("labels", [])),
             )
     except Exception as error:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
@@ -98,7 +126,7 @@ def _arrays(store: Path) -> tuple[Any, Any, Any]:
             f"{store} must hold `states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` "
             f"coordinate; it holds {', '.join(names) or 'nothing'}."
         )
-    return found[0], np.asarray(found[0].coords["time"]), None
+    return found[0], np.asarray(found[0].coords["time"]), None, []
 
 
 def _xarray(store: Path) -> list[Any]:

@@ -15,7 +15,6 @@ from torch.optim import Adam, AdamW, Optimizer
 from tqdm.auto import tqdm
 
 from phibe.flow import Flow
-from phibe.moments import typical_step
 from phibe.networks import Normalised, build, check_network
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.batches import Batches
@@ -24,7 +23,7 @@ from phibe.training.config import WHERE, FitConfig
 from phibe.training.devices import PRECISIONS, engine, seed_device
 from phibe.training.objective import ObjectiveModule, accumulate, follow
 from phibe.training.resume import Folder, Learner
-from phibe.training.runs import Fitted, about_flow, describe, open_flow
+from phibe.training.runs import Fitted, about_flow, describe, of_data, open_flow
 from phibe.training.sampling import Samples, seed_of, split_paths
 from phibe.training.watch import Watch, judge
 from phibe.trajectories import Trajectories
@@ -54,7 +53,7 @@ def fit(
     devices = engine(config)
     batches = Batches(train, config, devices, scale=velocity.scale if isinstance(velocity, Normalised) else 1.0)
 
-    identity = _identity(data, held_out, velocity, {"name": objective, **options}, config) if out else {}
+    identity = identify(data, held_out, velocity, {"name": objective, **options}, config) if out else {}
     folder = Folder(out, identity, writes=devices.global_rank == 0)
     if folder.finished:
         return open_flow(str(out), network=velocity)
@@ -66,7 +65,7 @@ def fit(
     watch = Watch(ObjectiveModule(learner.average, objective, **options), train, check, config, devices)
     folder.begin(learner)
     devices.barrier()  # every process has read the folder before one of them writes to it
-    folder.clean(learner, about_flow(velocity, data.interval, typical_step(data), data.states.dtype))
+    folder.clean(learner, about_flow(velocity, of_data(velocity, data), data.states.dtype))
 
     quiet = not progress or devices.global_rank > 0
     with tqdm(total=config.steps, initial=learner.progress.step, desc=objective, unit="step", disable=quiet) as bar:
@@ -163,7 +162,7 @@ def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
     return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
-def _identity(
+def identify(
     data: Trajectories, held_out: Trajectories | None, network: nn.Module, objective: dict[str, Any], config: FitConfig
 ) -> dict[str, Any]:
     """What makes two runs the same run."""
@@ -210,4 +209,4 @@ def _flow(learner: Learner, data: Trajectories) -> Flow:
     """The flow of the best weights, where the data is and in its floating type."""
     network = copy.deepcopy(learner.average)
     network.load_state_dict(learner.best)
-    return Flow(Fitted(network.to(data.states.device, data.states.dtype)), data.interval, typical_step(data))
+    return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data)

@@ -11,8 +11,12 @@ from torch import Tensor, nn
 
 from phibe.files import write_json
 from phibe.flow import Flow
+from phibe.labels import Labels
+from phibe.linear import AffineField
+from phibe.moments import typical_step
 from phibe.networks import NETWORKS, Normalised, build
 from phibe.training.checkpoints import load_tensors, save_tensors
+from phibe.trajectories import Trajectories
 
 
 class Fitted(nn.Module):
@@ -26,7 +30,7 @@ class Fitted(nn.Module):
         shape = getattr(self.network, "state_shape", x.shape[1:])
         if tuple(shape) != tuple(x.shape[1:]):
             raise ValueError(f"This flow was fitted on states {tuple(shape)}; got {tuple(x.shape[1:])}.")
-        like = next(self.network.parameters())
+        like = [*self.network.buffers(), *self.network.parameters()][-1]  # a fit in closed form may have only buffers
         return self.network(x.to(like.dtype), t.to(like.dtype)).to(x.dtype)
 
 
@@ -34,35 +38,41 @@ def describe(network: nn.Module) -> dict[str, Any]:
     """Name, arguments and normalisation of a network, as plain JSON; of a user's own module its class and sizes."""
     inner = network.network if isinstance(network, Normalised) else network
     names = [name for name, kind in NETWORKS.items() if type(inner) is kind]
-    if names:
-        about: dict[str, Any] = {"name": names[0], "arguments": inner.arguments}
+    if isinstance(inner, AffineField):
+        about: dict[str, Any] = {"name": "affine_field", "arguments": {"times": len(inner.times)}}
+    elif names:
+        about = {"name": names[0], "arguments": inner.arguments}
     else:
         sizes = {name: list(tensor.shape) for name, tensor in inner.state_dict().items()}
         about = {"name": f"{type(inner).__module__}.{type(inner).__qualname__}", "sizes": sizes}
     return json.loads(json.dumps(about | {"normalised": isinstance(network, Normalised)}))
 
 
-def about_flow(
-    network: nn.Module, interval: tuple[float, float] | None, step: float | None, dtype: torch.dtype
-) -> dict[str, Any]:
-    """What `open_flow` needs besides the weights."""
+def about_flow(network: nn.Module, flow: Flow, dtype: torch.dtype) -> dict[str, Any]:
+    """What `open_flow` needs besides the weights: what the network is, and interval, step and labels of the flow."""
     return {
         "network": describe(network),
         "state_shape": list(getattr(network, "state_shape", ())),
-        "interval": list(interval) if interval else None,
-        "step": step,
+        "interval": list(flow.interval) if flow.interval else None,
+        "step": flow.step,
         "dtype": str(dtype).removeprefix("torch."),
+        "labels": flow.labels.texts() if flow.labels else [],
     }
+
+
+def of_data(velocity: nn.Module, data: Trajectories) -> Flow:
+    """The velocity as a flow on the interval of the data, with its step and labels."""
+    return Flow(velocity, data.interval, typical_step(data), data.labels)
 
 
 def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
     """Keep a flow whose velocity is a network; any further `facts` are written to its `config.json`."""
     network = flow.velocity.network if isinstance(flow.velocity, Fitted) else flow.velocity
-    if not isinstance(network, nn.Module) or not list(network.parameters()):
+    if not isinstance(network, AffineField) and not list(getattr(network, "parameters", list)()):
         raise ValueError(f"Only the flow of a network can be saved; this one is of {type(flow.velocity).__name__}.")
     save_tensors(Path(folder) / "weights.safetensors", network.state_dict())
-    dtype = next(network.parameters()).dtype
-    write_json(Path(folder) / "config.json", facts | about_flow(network, flow.interval, flow.step, dtype))
+    dtype = [*network.buffers(), *network.parameters()][-1].dtype
+    write_json(Path(folder) / "config.json", facts | about_flow(network, flow, dtype))
     return Path(folder)
 
 
@@ -75,7 +85,8 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
     network = _rebuild(about, folder, network).double()  # holds the weights of any type exactly
     load_weights(network, tensors, folder)
     interval = tuple(about["interval"]) if about["interval"] else None
-    return Flow(Fitted(network.to(getattr(torch, about["dtype"]))), interval, about["step"])
+    labels = Labels.read(about["labels"]) if about.get("labels") else None
+    return Flow(Fitted(network.to(getattr(torch, about["dtype"]))), interval, about["step"], labels)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -93,6 +104,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def _rebuild(about: dict[str, Any], folder: str | Path, network: nn.Module | None) -> nn.Module:
     name, shape = about["network"]["name"], about["state_shape"]
+    if name == "affine_field":
+        count, d = about["network"]["arguments"]["times"], shape[0]
+        return AffineField(torch.zeros(count), torch.zeros(count, d, d), torch.zeros(count, d))
     if network is None:
         if name not in NETWORKS:
             raise ValueError(f"The run in {folder} is of a {name}, a network of your own: pass one as `network=`.")

@@ -1,0 +1,165 @@
+"""Readers: what is written is read again with its names, and missing values are treated as was asked."""
+
+import numpy as np
+import pytest
+import torch
+
+from phibe import Trajectories, open_data
+from phibe.labels import Label, Labels
+from phibe.missing import settle
+
+LABELS = Labels.read(["time [s]", "x [m]", "speed (m/s)"])
+
+
+def some(ragged=False, own=True, seed=0):
+    generator = np.random.default_rng(seed)
+    times = np.sort(generator.uniform(0, 2, (5, 7)), axis=1) if own else np.linspace(0, 1, 7)
+    lengths = np.array([7, 3, 5, 2, 7]) if ragged else None
+    return Trajectories(generator.normal(size=(5, 7, 2)), times, lengths, labels=LABELS)
+
+
+def same(a, b):
+    inside = a._observed()
+    assert torch.equal(inside, b._observed())
+    assert torch.equal(a.states[inside], b.states[inside])
+    assert torch.equal(a._path_times()[inside], b._path_times()[inside])
+    assert a.labels == b.labels
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "npz", "nc", "zarr"])
+def test_what_is_saved_is_read_again_with_its_names(tmp_path, kind, own, ragged):
+    data = some(ragged, own)
+    again = open_data(data.save(tmp_path / f"data.{kind}"))
+    same(data, again)
+    assert again.shared_times is not own
+    assert again.labels.state == (Label("x", "m"), Label("speed", "m/s"))
+    assert str(again.labels.time) == "time [s]"
+
+
+def test_an_array_alone_takes_its_times_from_a_step(tmp_path):
+    data = some(own=False)
+    again = open_data(data.save(tmp_path / "data.npy"), step=0.25)
+    assert torch.equal(again.states, data.states)
+    torch.testing.assert_close(again.times, torch.arange(7).double() / 4)
+
+
+def test_labels_stay_with_parts_and_leave_with_another_state():
+    data = some(ragged=True)
+    for part in (data[:2], data[1], data.coarsen(1), data.cut(4), data.to(torch.float32), *data.split(0.4)):
+        assert part.labels == LABELS
+    assert data._with(data.states[..., :1], data.times, data.lengths).labels == Labels()
+    with pytest.raises(ValueError, match="`labels` must name each of the 2 coordinates; got 1: x"):
+        Trajectories(data.states, data.times, labels=Labels.read(["t", "x"]))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def read(tmp_path, text, **options):
+    (tmp_path / "data.csv").write_text(text)
+    return open_data(tmp_path / "data.csv", **options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,time,x\na,0,1.5\nb,0,3\na,1,2\nb,1,4\n",  # interleaved
+        "\ufeffpath;time;x\na;0;1,5\na;1;2\n\nb;0;3\nb;1;4\n",  # decimal commas, a byte-order mark, an empty line
+        "\ttime\tx\tpath\n0\t0\t1.5\ta\n1\t1\t2\ta\n2\t0\t3\tb\n3\t1\t4\tb\n",  # an unnamed index, other order
+        'time,"path",x\n0,a,1.5\n1,a,2\n0,b,3\n1,b,"4"\n',
+    ],
+)
+def test_tables_of_many_forms_hold_the_same_paths(tmp_path, text):
+    data = read(tmp_path, text)
+    assert data.shared_times
+    assert torch.equal(data.states[..., 0], torch.tensor([[1.5, 2.0], [3.0, 4.0]], dtype=torch.float64))
+    assert data.labels.state == (Label("x"),)
+
+
+def test_columns_may_be_named(tmp_path):
+    text = "run no,minute,x,y,note\n7,0,1,2,a\n7,5,2,3,b\n"
+    data = read(tmp_path, text, path_column="run no", time_column="minute", columns=["y", "x"])
+    assert data.states.tolist() == [[[2, 1], [3, 2]]]
+    assert data.labels.texts() == ["minute", "y", "x"]
+
+
+def test_dates_become_days(tmp_path):
+    data = read(tmp_path, "date,x\n2024-02-28,1\n2024-02-29,2\n2024-03-01T12:00,3\n")
+    assert data.times.tolist() == [0, 1, 2.5]
+    assert str(data.labels.time) == "date [d]"
+
+
+def test_datasets_of_others_are_read_by_their_dimensions(tmp_path):
+    import xarray
+
+    time = ("time", [0.0, 1.0, 4.0], {"units": "days since 2000-01-01"})
+    x, y = (np.arange(6.0).reshape(2, 3) + k for k in (0, 10))
+    variables = {"x": (("path", "time"), x, {"units": "K"}), "y": (("path", "time"), y)}
+    xarray.Dataset(variables, coords={"time": time}).to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    data = open_data(tmp_path / "a.nc")
+    assert torch.equal(data.states, torch.from_numpy(np.stack([x, y], -1)))
+    assert data.labels.texts() == ["time [days]", "x [K]", "y"]
+    xarray.Dataset({"x": ("time", x[0])}, coords={"time": time}).to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
+    assert open_data(tmp_path / "b.nc").states[..., 0].tolist() == [x[0].tolist()]
+
+
+def test_columns_in_an_archive_are_a_table(tmp_path):
+    np.savez(tmp_path / "a.npz", path=[0, 0, 1, 1], t=[0.0, 1.0, 0.0, 2.0], x=[1.0, 2.0, 3.0, 4.0])
+    data = open_data(tmp_path / "a.npz")
+    assert data.states[..., 0].tolist() == [[1, 2], [3, 4]]
+    assert data.times.tolist() == [[0, 1], [0, 2]]
+
+
+def test_one_long_path_is_cut_into_windows_with_times_of_their_own(tmp_path):
+    text = "time,x\n" + "".join(f"{k / 4},{k}\n" for k in range(9))
+    data = read(tmp_path, text, windows=3)
+    assert data.states[..., 0].tolist() == [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 8]]
+    assert data.times.tolist() == [[0, 0.25, 0.5]] * 4
+
+
+# -- missing values ----------------------------------------------------------------------------------------------------
+
+
+def holes():
+    """Two paths of eight observations, one at 2 and one at 5 missing in the first, all but two in the second."""
+    states = np.arange(16.0).reshape(2, 8, 1)
+    states[0, [2, 5]] = np.nan
+    states[1, [1, 2, 4, 5, 6, 7]] = np.nan
+    return {"states": states, "times": np.arange(8.0)}
+
+
+def transitions(arrays):
+    x, t, dx, dt = Trajectories.of(arrays).pairs()
+    return sorted(zip(t.tolist(), x[:, 0].tolist(), dx[:, 0].tolist(), dt.tolist(), strict=True))
+
+
+def test_drop_leaves_exactly_the_transitions_that_touch_no_missing_value():
+    arrays, note = settle(holes(), "drop")
+    full = np.arange(16.0).reshape(2, 8)
+    kept = [(0, k) for k in (0, 3, 6)]  # first observation of each transition that is left
+    assert transitions(arrays) == [(k, full[p, k], 1.0, 1.0) for p, k in kept]
+    assert "8 missing observations" in note and "2 paths became 3 with 3 transitions" in note
+
+
+def test_split_cuts_at_gaps_in_time_too_and_whole_data_stays_as_it_is():
+    whole = {"states": np.arange(6.0).reshape(1, 6, 1), "times": np.array([0, 1, 2, 30, 31, 32.0])}
+    assert settle(whole, "drop") == (whole, "")
+    assert settle(whole, "error") == (whole, "")
+    arrays, note = settle(whole, "split")
+    assert [t for t, *_ in transitions(arrays)] == [0, 1, 30, 31]
+    assert "1 gaps in time" in note
+
+
+def test_an_error_names_the_first_and_counts_all():
+    with pytest.raises(
+        ValueError, match=r"8 of 16 observations have a missing value, the first in path 0 at time index 2"
+    ):
+        settle(holes(), "error")
+
+
+def test_padding_is_not_missing():
+    arrays = {"states": np.full((2, 3, 1), np.nan), "times": np.arange(3.0), "lengths": np.array([3, 2])}
+    arrays["states"][0, :, 0], arrays["states"][1, :2, 0] = 1.0, 2.0
+    assert settle(arrays, "error")[1] == ""

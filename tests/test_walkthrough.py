@@ -1,0 +1,98 @@
+"""From a table to a flow and back, as a new user would: check, fit, generate, in an empty folder, against the truth."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from phibe import OU, open_data, open_flow
+from phibe.labels import Labels
+from phibe.metrics import gaussian_w2, global_velocity_error, moments
+from phibe.trajectories import Trajectories
+
+ROOT = Path(__file__).resolve().parent.parent
+PATHS, TIMES, HORIZON = 500, 100, 2.0
+
+
+def truth(seed: int = 1) -> OU:
+    """A random stable process in three dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    matrix, noise = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
+    shift = float(torch.linalg.eigvals(matrix).real.max()) + 0.5
+    start = torch.randn(3, dtype=torch.float64, generator=generator)
+    eye = torch.eye(3, dtype=torch.float64)
+    return OU(matrix - shift * eye, 0.3 * noise.tril() + 0.6 * eye, m0=2 * start, C0=0.5 * eye)
+
+
+def observe(process: OU, seed: int = 0) -> Trajectories:
+    """Every path at times of its own, all of them from t = 0 on."""
+    generator = torch.Generator().manual_seed(seed)
+    times = HORIZON * torch.rand(PATHS, TIMES, dtype=torch.float64, generator=generator).sort(dim=1).values
+    times[:, 0] = 0.0
+    seen = process.simulate(paths=PATHS, times=times, generator=generator)
+    return Trajectories(seen.states, times, labels=Labels.read(["time [s]", "x [m]", "y [m]", "z [m]"]))
+
+
+def say(folder: Path, *arguments: str) -> str:
+    """`phibe …` in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "phibe", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("walk")
+    observe(truth()).save(folder / "mydata.csv")
+    said = {"check": say(folder, "check", "mydata.csv")}
+    said["fit"] = say(folder, "fit", "mydata.csv", "--out", "mine")
+    times = ["--times", "0:2:0.125", "--log-density", "true", "--out", "made.csv"]
+    said["generate"] = say(folder, "generate", "mine", "--paths-of", "mydata.csv", *times)
+    return folder, said
+
+
+def test_check_says_what_was_understood(walked):
+    _, said = walked
+    for fact in ("500", "100 a path", "each path its own", "x [m], y [m], z [m], over time [s]", "advice"):
+        assert fact in said["check"]
+
+
+def test_every_choice_has_its_reason(walked):
+    folder, said = walked
+    choices = {choice["what"]: choice for choice in json.loads((folder / "mine" / "choices.json").read_text())}
+    assert {"objective", "network", "held out"} <= choices.keys()
+    assert all(choice["reason"] in said["fit"] for choice in choices.values())
+
+
+def test_the_velocity_is_the_true_one(walked):
+    folder, _ = walked
+    process, flow = truth(), open_flow(folder / "mine")
+    grid = torch.linspace(0.1, 1.9, 10)
+
+    def error(velocity):
+        def sample(t):
+            return process.marginal(t).sample(1000, generator=torch.Generator().manual_seed(7))
+
+        return global_velocity_error(velocity, process.velocity, sample, grid).value
+
+    size = error(lambda x, t: torch.zeros_like(x))
+    assert error(flow.velocity) < 0.15 * size
+    assert error(process.drift) > 0.3 * size  # the drift alone is no answer
+
+
+def test_the_generated_law_is_the_true_one(walked):
+    folder, _ = walked
+    process, made = truth(), open_data(folder / "made.csv", columns=["x", "y", "z"])
+    assert made.labels.texts() == ["time [s]", "x [m]", "y [m]", "z [m]"]
+    for t in (0.5, 1.0, 2.0):
+        index = int((made.times - t).abs().argmin())
+        law = process.marginal(float(made.times[index]))
+        unit = float(law.covariance.diagonal().sum().sqrt())
+        assert gaussian_w2(moments(made.states[:, index]), law) < 0.12 * unit
+        assert gaussian_w2(moments(made.states[:, 0]), law) > 0.3 * unit  # the start is another law
