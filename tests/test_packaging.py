@@ -19,10 +19,10 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "arrays", "labels", "tables", "trajectories", "missing", "reading", "systems", "theory", "calculus"),
-    *("objectives", "integrators", "flow"),
+    *("files", "colors", "svg", "arrays", "labels", "tables", "trajectories", "missing", "reading", "systems"),
+    *("theory", "calculus", "objectives", "integrators", "explore", "flow"),
     *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
-    *("densities", "choices", "baselines", "experiments", "plots", "cli"),
+    *("densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
 ]
 
 

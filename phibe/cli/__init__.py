@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from phibe.cli import data, experiments, generation
+from phibe.cli import data, experiments, generation, reports
 from phibe.cli.options import closest
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "check": data.check,
     "fit": data.train,
+    "report": reports.report,
     "generate": generation.generate,
     "objectives": experiments.list_objectives,
     "list": experiments.list_all,
@@ -23,6 +24,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
 
   phibe check DATA            what is in a file of trajectories and what it is good for, or how a run is
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
+  phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures

@@ -15,6 +15,7 @@ from phibe.files import replacing, write_json
 from phibe.missing import CHOICES
 from phibe.objectives import OBJECTIVES
 from phibe.reading import Layout, read_data, windowed
+from phibe.report import write_report
 from phibe.training import FitConfig, open_data
 from phibe.trajectories import Trajectories
 
@@ -100,3 +101,4 @@ def train(arguments: list[str]) -> None:
         with replacing(out / "options.yaml") as partial:
             partial.write_text(options.text(given))
         print(describe_run(out))
+        print(f"{out / 'report.html'}: {write_report(out, data, source=given.data, **how).summary()}")

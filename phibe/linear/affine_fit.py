@@ -41,7 +41,7 @@ class AffineField(nn.Module):
             return tuple(part.expand(len(t), *part.shape[1:]) for part in self.coefficients(t[:1]))  # type: ignore[return-value]
         if len(self.times) == 1:
             return self.matrices.expand(len(t), -1, -1), self.offsets.expand(len(t), -1)
-        right = torch.searchsorted(self.times, t.to(self.times.dtype)).clamp(1, len(self.times) - 1)
+        right = torch.searchsorted(self.times, t.to(self.times.dtype).contiguous()).clamp(1, len(self.times) - 1)
         left = right - 1
         share = (t - self.times[left]) / (self.times[right] - self.times[left])
         share = share.clamp(0, 1).to(self.matrices.dtype)

@@ -1,0 +1,111 @@
+"""Ensembles: the states of many paths at about the same time, observed and as a flow carries their starts there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phibe.flow import Flow
+from phibe.trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Times to compare laws at: `times` (mark,); `index` (path, mark) is of each path the observation nearest to each.
+
+    Where a path has none near a mark, it is −1. With `elapsed` times count from the start of each path.
+    """
+
+    times: Tensor
+    index: Tensor
+    elapsed: bool
+
+    def of(self, paths: slice) -> Marks:
+        """The same marks of some of the paths."""
+        return Marks(self.times, self.index[paths], self.elapsed)
+
+
+def time_free(flow: Flow, data: Trajectories) -> bool:
+    """Is the velocity the same at all times? Asked at some states of the data, at the ends and in the middle."""
+    x = data.states[: min(len(data), 64), 0]
+    first, last = flow.interval or data.interval
+    times = (torch.full((len(x),), t, dtype=x.dtype) for t in (first, (first + last) / 2, last))
+    with torch.no_grad():
+        values = [flow.velocity(x, t) for t in times]
+    return all(torch.equal(values[0], value) for value in values)
+
+
+def clock(data: Trajectories, *, elapsed: bool) -> Tensor:
+    """The times of all observations, (path, time): as they are, or since the start of each path."""
+    times = data._path_times()
+    return times - times[:, :1] if elapsed else times
+
+
+def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1, first: int = 1) -> Marks:
+    """At most `count` marks over the observations first, first + every, …, evenly, the last one among them.
+
+    On a grid that all paths share they are observed times. Else they are even in time, and stand for the observations
+    up to half-way to the next mark.
+    """
+    times, inside = clock(data, elapsed=elapsed), data._observed().clone()
+    inside[:, :first] = False
+    inside[:, first:] &= (torch.arange(times.shape[1] - first) % every == 0)[None]
+    longest = times[0 if data.lengths is None else int(data.lengths.argmax())]
+    even = (times - longest).abs() <= 1e-6 * longest[:2].diff().abs()
+    if bool(even[inside].all()):
+        columns = inside.any(0).nonzero()[:, 0]
+        columns = columns[torch.linspace(0, len(columns) - 1, min(count, len(columns))).round().long()]
+        index = torch.where(inside[:, columns], columns[None], -1)
+        return Marks(longest[columns], index, elapsed)
+    seen = times[inside]
+    steps = max(2, min(count, int(inside.sum(1).median())))
+    edges = torch.linspace(float(seen.min()), float(seen.max()), steps + 1, dtype=torch.float64)
+    centres = (edges[1:] + edges[:-1]) / 2
+    far = torch.where(inside[..., None], (times[..., None] - centres).abs(), torch.inf)
+    distance, index = far.min(dim=1)
+    return Marks(centres, torch.where(distance <= (edges[1] - edges[0]) / 2, index, -1), elapsed)
+
+
+def observed(data: Trajectories, marks: Marks) -> Tensor:
+    """The observed states at the marks, (path, mark, *state); NaN where there is none."""
+    rows = torch.arange(len(data))[:, None]
+    states = data.states[rows, marks.index.clamp(min=0)].clone()
+    states[marks.index < 0] = torch.nan
+    return states
+
+
+@torch.no_grad()
+def carry(flow: Flow, data: Trajectories, marks: Marks, *, method: str = "rk4") -> Tensor:
+    """Where the flow carries the first state of each path, at the times that it was observed at, (path, mark, *state).
+
+    Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
+    where there was no observation, and from where the flow has run away.
+    """
+    times, rows = data._path_times(), torch.arange(len(data))
+    x, t, states = data.states[:, 0], times[:, 0], []
+    for k in range(len(marks.times)):
+        there = marks.index[:, k] >= 0
+        gap = torch.where(there, times[rows, marks.index[:, k].clamp(min=0)] - t, 0.0)
+        x = _follow(flow, x, t, gap, method)
+        t = t + gap
+        state = x.clone()
+        state[~there] = torch.nan
+        states.append(state)
+    return torch.stack(states, dim=1)
+
+
+def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tensor:
+    """Each state from its own time t over its own gap, in steps no longer than the data's."""
+    shape = (-1, *[1] * (x.ndim - 1))
+    start, length = t.to(x.dtype), gap.to(x.dtype)
+
+    def own(z: Tensor, s: Tensor) -> Tensor:
+        return length.reshape(shape) * flow.velocity(z, start + s * length)
+
+    longest = float(gap.max())
+    steps = max(1, math.ceil(longest / flow.step - 1e-6)) if flow.step else 8
+    unit = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    return Flow(own)._march(x, unit, [min(steps, 1000)], method, False)[:, -1]
