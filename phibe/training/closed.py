@@ -144,7 +144,8 @@ def try_sizes(
     data: Trajectories, objective: str, candidates: Sequence[Size], config: FitConfig
 ) -> tuple[list[Trial], dict[int, Sums]]:
     """All candidates on all folds, and the sums over the data for each number of knots."""
-    d = data.states[0, 0].numel()
+    d, steps = data.states[0, 0].numel(), (data.interval[1] - data.interval[0]) / typical_step(data)
+    candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
     degree, waves = (max(getattr(size, name) for size in candidates) for name in ("degree", "waves"))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
     folds = [data[part] for part in order.chunk(min(FOLDS, len(data))) if len(part)]

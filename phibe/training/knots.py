@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
 
@@ -14,7 +15,8 @@ def place_knots(data: Trajectories, count: int, *, bins: int = 32) -> Tensor:
     """Knots in [0, 1] so that the law moves equally far between any two: its mean and spread, in standard units.
 
     Time is cut into bins; where nothing but noise moves, the knots are even. As a fifth of the weight is even in any
-    case, no stretch of time is without one.
+    case, no stretch of time is without one. Two knots are never closer than three typical steps (if even ones are not):
+    a shorter stretch, above all the first, where central differences see nothing of t = 0, would hang in the air.
     """
     even = torch.linspace(0, 1, count, dtype=torch.float64)
     if count < 3:
@@ -38,7 +40,17 @@ def place_knots(data: Trajectories, count: int, *, bins: int = 32) -> Tensor:
     way = torch.cat([torch.zeros(1), (0.8 * pace + 0.2 * gaps / gaps.sum()).cumsum(0)]).double()
     centres = centres.double()
     centres[0], centres[-1] = 0.0, 1.0
-    return _inverse(way / way[-1], centres, even)
+    closest = 3 * typical_step(data) / (end - start)
+    return _apart(_inverse(way / way[-1], centres, even), even, closest)
+
+
+def _apart(knots: Tensor, even: Tensor, closest: float) -> Tensor:
+    """As much of the even knots mixed in as it takes to part all of them by `closest`."""
+    gaps, gap = knots.diff(), float(even[1])
+    if closest >= gap:
+        return even
+    share = ((closest - gaps) / (gap - gaps))[gaps < closest]
+    return torch.lerp(knots, even, float(share.max()) if len(share) else 0.0)
 
 
 def _inverse(way: Tensor, places: Tensor, levels: Tensor) -> Tensor:
