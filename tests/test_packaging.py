@@ -21,8 +21,8 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 ORDER = [
     *("files", "colors", "svg", "arrays", "labels", "tables", "trajectories", "missing", "reading", "systems"),
     *("theory", "calculus", "objectives", "integrators", "explore", "flow"),
-    *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
-    *("densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
+    *("affine", "bases", "population", "moments", "metrics", "ensembles", "linear", "diagnosis", "networks"),
+    *("codecs", "training", "densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
 ]
 
 
