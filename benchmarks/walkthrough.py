@@ -1,4 +1,4 @@
-"""Seconds from a table to a flow and back: 500 paths × 100 irregular times in 3-D, each command a process of its own."""
+"""Seconds from a table to a flow and back: 500 paths × 100 irregular times in 3-D, a process for each command."""
 
 import json
 import os
