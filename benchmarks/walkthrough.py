@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from test_walkthrough import observe, truth  # noqa: E402
+from browser.test_walkthrough import observe  # noqa: E402
 
 COMMANDS = {
     "check": ["check", "mydata.csv"],
@@ -28,7 +28,7 @@ def timed(folder: Path, arguments: list[str]) -> float:
 
 
 with tempfile.TemporaryDirectory() as name:
-    observe(truth()).save(Path(name) / "mydata.csv")
+    observe().save(Path(name) / "mydata.csv")
     seconds = {stage: timed(Path(name), arguments) for stage, arguments in COMMANDS.items()}
     size = round((Path(name) / "mydata.csv").stat().st_size / 2**20, 2)
     print(json.dumps({"megabytes": size, "seconds": seconds, "total": round(sum(seconds.values()), 2)}, indent=2))

@@ -165,7 +165,7 @@ def _objective(data: Trajectories) -> tuple[str, Choice]:
         reason = f"its error is about {least.total:.0%} of the drift" + (f" ({others})" if others else "")
         return least.objective, Choice("objective", least.objective, reason)
     name = "symmetric" if data._shortest() >= 3 else "stratonovich"
-    reason = f"too little data to compare errors, and {name} is bounded below and its noise is small"
+    reason = f"there is too little data, or there are too few times, to compare errors; {name} is bounded and calm"
     return name, Choice("objective", name, reason)
 
 

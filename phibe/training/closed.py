@@ -72,7 +72,8 @@ def fit_closed(
 
     Each size is fitted to seven eighths of the training paths and scored on the rest, in turn; the few best are carried
     through the data's times, and the one that keeps closest to the observed laws is taken. Of `config` the held-out
-    share, the seed and the units are used: the held-out paths are seen by no fit. With a folder `out` the run is kept there like that of a network.
+    share, the seed and the units are used: the held-out paths are seen by no fit. With a folder `out` the run is kept
+    there like that of a network.
     """
     config = config or FitConfig()
     seen, check = _parts(data, held_out, config)

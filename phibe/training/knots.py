@@ -33,11 +33,12 @@ def place_knots(data: Trajectories, count: int, *, bins: int = 32) -> Tensor:
     spread = (square - mean**2).clamp(min=0).sqrt()
     moved = torch.cat([mean, spread], 1).diff(dim=0).norm(dim=1)
     noise = (2 / number[used][1:]).sqrt() * math.sqrt(x.shape[1])
-    moved = (moved - 2 * noise).clamp(min=0)
+    moved = (moved - 3 * noise).clamp(min=0)
     centres = ((torch.arange(bins) + 0.5) / bins)[used]
     gaps = centres.diff()
-    pace = moved / moved.sum() if float(moved.sum()) > 0 else gaps / gaps.sum()
-    way = torch.cat([torch.zeros(1), (0.8 * pace + 0.2 * gaps / gaps.sum()).cumsum(0)]).double()
+    share = 0.8 * min(1.0, float(moved.sum()))  # a law that moves by less than its spread needs no gathering
+    pace = share * moved / moved.sum().clamp(min=1e-12) + (1 - share) * gaps / gaps.sum()
+    way = torch.cat([torch.zeros(1), pace.cumsum(0)]).double()
     centres = centres.double()
     centres[0], centres[-1] = 0.0, 1.0
     closest = 3 * typical_step(data) / (end - start)
