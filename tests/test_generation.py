@@ -1,6 +1,7 @@
 """Generation: log-densities along the flow, ensembles, and files of every kind, forwards and backwards in time."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_an_ensemble_comes_from_the_data_of_the_run(say):
 
 
 def test_states_of_a_table_are_starts(say):
-    open("starts.csv", "w").write("path,x [m],y\n0,1,2\n1,3,4\n")
+    Path("starts.csv").write_text("path,x [m],y\n0,1,2\n1,3,4\n")
     assert say("--from starts.csv --times 0,1 --out two.npz")[0] == 0
     assert Trajectories.open("two.npz").states[:, 0].tolist() == [[1, 2], [3, 4]]
     assert "No path was observed near t = 7" in say("--ensemble 5 --times 7,8 --out two.npz")[2][0]

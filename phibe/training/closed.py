@@ -31,6 +31,9 @@ from phibe.trajectories import Trajectories
 FOLDS, MOST = 8, 600
 """Groups of paths that are left out in turn; coefficients of a coordinate beyond which no candidate goes."""
 
+LARGE = 2**29
+"""Bytes of states, in float64, of which a solve has enough."""
+
 SHORT, CLOSE = 6, 0.05
 """Candidates that are followed by their flow, and how near to the best objective they must be."""
 
@@ -98,10 +101,12 @@ def fit_closed(
 def _parts(
     data: Trajectories, held_out: Trajectories | None, config: FitConfig
 ) -> tuple[Trajectories, Trajectories | None]:
+    """Training and held-out paths; of more than `LARGE` bytes, evenly chosen ones."""
+    every = 1 + data.states.numel() * 8 // LARGE
     if held_out is not None or not config.held_out:
-        return data, held_out
+        return data[::every], held_out
     train, held = split_paths(len(data), config.held_out, seed=config.seed)
-    return data[train], data[held]
+    return data[train[::every]], data[held[::every]]
 
 
 def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) -> Normalised:
