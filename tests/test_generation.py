@@ -31,9 +31,10 @@ def test_backwards_the_log_density_comes_out_in_the_order_of_time():
     flow, end = Flow(OU2.velocity), OU2.marginal(1.0)
     x1 = end.sample(5, generator=torch.Generator().manual_seed(0))
     how = {"method": "rk4", "substeps": 4, "extrapolate": False}
-    made, log_density = generate_with_density(flow, x1, TIMES.flip(0), start=end.log_density, **how)
-    assert torch.equal(made.times, TIMES) and torch.equal(made.states[:, -1], x1)
-    torch.testing.assert_close(log_density[:, 0], OU2.marginal(0.0).log_density(made.states[:, 0]), rtol=0, atol=1e-6)
+    made, log_density = generate_with_density(flow, x1, TIMES[5:].flip(0), start=end.log_density, **how)
+    assert torch.equal(made.times, TIMES[5:]) and torch.equal(made.states[:, -1], x1)
+    exact = OU2.marginal(TIMES[5]).log_density(made.states[:, 0])
+    torch.testing.assert_close(log_density[:, 0], exact, rtol=0, atol=1e-6)
 
 
 def test_the_density_of_a_start_is_a_gaussian_or_not():
