@@ -83,7 +83,7 @@ def recognised(arrays: dict[str, np.ndarray], path: Path, layout: Layout) -> dic
     found = {"states": arrays[states]} | {name: arrays[name] for name in ("lengths", "labels") if name in arrays}
     if time is None and layout.time_step is None:
         raise ValueError(
-            f"{path} holds states {arrays[states].shape} and no times. Equal steps? Say how long one is: --time-step 0.1."
+            f"{path} holds states {arrays[states].shape} and no times. Equal steps? Say how long: --time-step 0.1."
         )
     steps = arrays[states].shape[1] if arrays[states].ndim > 1 else 0
     return found | {"times": arrays[time] if time else (layout.time_step or 0.0) * np.arange(steps)}

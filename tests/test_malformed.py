@@ -152,7 +152,7 @@ ARRAYS = {
     "broken lengths": (npz(lengths=np.full(6, 2.5)), "`lengths` must be whole numbers"),
     "missing in npz": (npz(states=nan()), "2 of 36 observations have a missing value, the first in path 2"),
     "flat npy": (npy(np.arange(5.0)), "holds states (5,) and no times"),
-    "npy without times": (npy(STATES), "Say how long one is: --time-step 0.1"),
+    "npy without times": (npy(STATES), "Say how long: --time-step 0.1"),
     "pickled npy": (npy(np.array([None, 1]), allow_pickle=True), "Array can't be memory-mapped: Python objects"),
     "truncated npy": (cut(npy(STATES), "data.npy"), "mmap length is greater than file size"),
     "foreign nc": (netcdf(height=("lat", np.arange(3.0))), "must hold variables over ('path', 'time', …)"),
