@@ -16,6 +16,9 @@ from flow_stage import ARROWS, CAMERAS, Stage
 from flow_words import character, equations, failure, reading
 from in_browser import Buttons, copy_link, look_at, player
 from pendulum_stage import PendulumStage
+from run_view import SETTINGS as RUN
+from run_view import RunView, asked_for
+from runs import links
 from theme import HALF, TALL, from_url, heading, place, prose, serve, share, to_url, wrap
 from well_stage import WellStage
 
@@ -178,6 +181,8 @@ class FlowExplorer(pn.viewable.Viewer):
                 **WIDE,
             ),
             copy_link(self.look),
+            heading("Your runs"),
+            prose(links("vectors"), css_classes=["small"]),
             **WIDE,
         )
 
@@ -200,6 +205,6 @@ class FlowExplorer(pn.viewable.Viewer):
 if pn.state.served:
     torch.set_num_threads(1)  # many small operations, several sessions
     pn.extension(throttled=True, respect_explicit_sizing=True)
-    app = FlowExplorer(**from_url(FlowExplorer, [*SETTINGS, *LOOK, "frame"]))
-    to_url(app, [*SETTINGS, *LOOK])
+    app = asked_for("vectors") or FlowExplorer(**from_url(FlowExplorer, [*SETTINGS, *LOOK, "frame"]))
+    to_url(app, RUN if isinstance(app, RunView) else [*SETTINGS, *LOOK])
     serve("Flow explorer", controls=app.controls(), main=app)

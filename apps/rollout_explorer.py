@@ -13,6 +13,9 @@ from in_browser import Buttons, copy_link, player
 from rollout_frames import FRAMES, PATHS, STARTS, Columns, Setting, frames, objectives
 from rollout_stage import Stage
 from rollout_words import equations, failure, reading
+from run_view import SETTINGS as RUN
+from run_view import RunView, asked_for
+from runs import links
 from theme import HALF, from_url, heading, place, prose, serve, to_url, wrap
 
 SETTINGS = ("source", "path", "start", "objective", "integrator")
@@ -89,6 +92,8 @@ class RolloutExplorer(pn.viewable.Viewer):
             pn.widgets.Select.from_param(self.param.objective, **WIDE),
             pn.widgets.Select.from_param(self.param.integrator, **WIDE),
             copy_link(self.stage.look),
+            heading("Your runs"),
+            prose(links("pictures"), css_classes=["small"]),
             **WIDE,
         )
 
@@ -107,6 +112,6 @@ class RolloutExplorer(pn.viewable.Viewer):
 if pn.state.served:
     torch.set_num_threads(1)  # many small operations, several sessions
     pn.extension(throttled=True, respect_explicit_sizing=True)
-    app = RolloutExplorer(**from_url(RolloutExplorer, [*SETTINGS, "frame"]))
-    to_url(app, SETTINGS)
+    app = asked_for("pictures") or RolloutExplorer(**from_url(RolloutExplorer, [*SETTINGS, "frame"]))
+    to_url(app, RUN if isinstance(app, RunView) else SETTINGS)
     serve("Rollout explorer", controls=app.controls(), main=app)

@@ -80,6 +80,7 @@ def serve(arguments: list[str]) -> None:
         raise ValueError(
             "book and apps are in the repository, not in the installed package: run `make serve` in a clone."
         )
+    os.environ["PHIBE_RUNS"] = str(Path("runs").resolve())  # of the folder that it was started in
     os.chdir(root)
     if subprocess.run([sys.executable, "book/build.py"]).returncode:
         raise ValueError("the book could not be built; its messages are above.")

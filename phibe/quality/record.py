@@ -17,7 +17,7 @@ from phibe.quality.measures import DRAWS, MEGABYTES, Distance, held_out_objectiv
 from phibe.quality.verdict import Finding, criteria, judge_laws, judge_objective, judge_power, motion, worst
 from phibe.trajectories import Trajectories
 
-MARKS, SHOWN = 12, 400
+MARKS, FRAMES, SHOWN = 12, 61, 400
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,13 @@ class Views:
     observed: Tensor
     carried: Tensor
 
+    @staticmethod
+    def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
+        """Of the first paths, a few hundred at most, at up to `FRAMES` marks from the start on."""
+        shown = data[:SHOWN]
+        marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
+        return Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
+
 
 def assess(
     flow: Flow,
@@ -92,9 +99,7 @@ def assess(
         between = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
         where = "Fitted to every other observation, at those left out"
         findings.append(judge_laws("intermediate times", between, where=where))
-    marks = place_marks(unseen, 61, elapsed=free, first=0)
-    shown, marks = unseen[:SHOWN], marks.of(slice(SHOWN))
-    views = Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
+    views = Views.of(flow, unseen, method=method)
     quality = Quality(
         verdict=worst(findings),
         findings=findings,

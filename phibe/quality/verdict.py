@@ -36,8 +36,8 @@ def criteria() -> str:
         f"Good: laws within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), a floor of at "
         f"most {COARSE:g} standard deviations, and a held-out objective at least {SURE:g} standard errors below that "
         f"of no motion. Not trustworthy: laws beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, "
-        "a flow that runs away, or an objective above that of no motion. In between: usable with care. The worst finding "
-        "decides."
+        "a flow that runs away, or an objective above that of no motion. In between: usable with care. The worst of the "
+        "findings decides."
     )
 
 

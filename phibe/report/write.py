@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phibe.files import replacing, write_json
 from phibe.flow import Flow
@@ -31,16 +31,18 @@ def write_report(
     *,
     source: str | Path | None = None,
     calibrate: bool | None = None,
+    network: nn.Module | None = None,
     **options: Any,
 ) -> Quality:
     """Write what the run is worth, `quality.json` and `report.html`, into its folder; the record of it.
 
     `data` is what the run was fitted to, by default the file that it remembers; `source` is that file, to be remembered
     with the `options` it was read with. `calibrate` fits the same class to every other observation, to check the times
-    in between: by default whenever that takes no more than two minutes.
+    in between: by default whenever that takes no more than two minutes. A run of a module of your own needs it, as
+    `network`.
     """
     folder = Path(folder)
-    about, flow = read_config(folder), open_flow(folder)
+    about, flow = read_config(folder), open_flow(folder, network=network)
     data = open_source(folder) if data is None else data
     if source is not None:
         write_source(folder, data, source, **options)
