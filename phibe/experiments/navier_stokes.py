@@ -12,19 +12,20 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.baselines import MCVD, PFI, Persistence, conditional_unet, fit_forecaster
+from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet, fit_forecaster
 from phibe.experiments.parallel import run_all
-from phibe.experiments.report import Report, record
+from phibe.experiments.report import Report, committed_weights, record
 from phibe.experiments.rollouts import Rollouts
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.metrics import energy_spectrum, enstrophy_spectrum
-from phibe.networks import UNet
+from phibe.networks import Normalised, UNet
 from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.shards import generate
 from phibe.training import FitConfig, fit, open_data
 from phibe.training.conditioned import ConditionedFlow, fit_conditioned
+from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
 
@@ -220,24 +221,43 @@ def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
 
 
-def learn(name: str, train: Trajectories, *, config: Config, out: Path) -> Any:
-    """The trained method, from its folder if that is there: a flow, or a forecaster."""
-    shape, training = train.state_shape, replace(config.training, seed=config.seed)
+def assemble(name: str, shape: tuple[int, ...], config: Config) -> Any:
+    """The method before it is trained: a forecaster, or the network of a velocity."""
     torch.manual_seed(config.seed)
-    if name == "persistence":
-        return Persistence(shape)
     if name == "pfi":
-        network = conditional_unet(shape, past=config.pfi.get("past", 1), **config.network)
-        return fit_forecaster(train, PFI(network, **config.pfi), config=training, out=out, progress=False)
+        return PFI(conditional_unet(shape, past=config.pfi.get("past", 1), **config.network), **config.pfi)
     if name == "mcvd":
         sizes = {key: config.mcvd[key] for key in ("past", "frames")}
-        network = conditional_unet(shape, **sizes, **config.network)
-        return fit_forecaster(train, MCVD(network, **config.mcvd), config=training, out=out, progress=False)
+        return MCVD(conditional_unet(shape, **sizes, **config.network), **config.mcvd)
+    told = shape[0] if name.endswith("conditioned") else 0
+    return UNet(shape, condition_channels=told, time=False, **config.network)
+
+
+def learn(name: str, train: Trajectories, *, config: Config, out: Path) -> Any:
+    """The trained method, from its folder if that is there: a flow, or a forecaster."""
+    if name == "persistence":
+        return Persistence(train.state_shape)
+    model = assemble(name, train.state_shape, config)
+    how: dict[str, Any] = {"config": replace(config.training, seed=config.seed), "out": out, "progress": False}
+    if isinstance(model, Forecaster):
+        return fit_forecaster(train, model, **how)
     objective, *conditioned = name.split()
-    if conditioned:
-        network = UNet(shape, condition_channels=shape[0], time=False, **config.network)
-        return fit_conditioned(train, network, objective, config=training, out=out, progress=False)
-    return fit(train, UNet(shape, time=False, **config.network), objective, config=training, out=out, progress=False)
+    return (fit_conditioned if conditioned else fit)(train, model, objective, **how)
+
+
+def committed_method(name: str, interval: float) -> Any:
+    """A method as the laptop run that comes with the project has trained it at that interval."""
+    config, weights, key = CONFIGS["laptop"], committed_weights("navier_stokes"), f"{interval:g}.{name}."
+    shape = (1, config.grid, config.grid)
+    if name == "persistence":
+        return Persistence(shape)
+    model = assemble(name, shape, config)
+    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
+    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
