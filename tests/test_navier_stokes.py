@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import normal, real
+from problems import normal, order, real
 
 from phibe.systems import NavierStokes
 from phibe.systems.navier_stokes import BOTH_PHASES, ONE_PHASE, Mode, downsample
+from phibe.systems.shards import generate
+from phibe.systems.step_size import strong_errors, weak_statistics
+from phibe.training import open_data
 
 SMALL = NavierStokes(16, viscosity=0.02, forcing=(Mode(2, 0), Mode(0, 2), Mode(1, 3)), dtype=torch.float64)
 STILL = replace(SMALL, forcing=())
@@ -128,16 +131,157 @@ def test_the_default_forcing_is_both_phases_of_four_waves():
     assert [mode[:2] for mode in BOTH_PHASES] == [mode[:2] for mode in ONE_PHASE]
 
 
-def ends(system: NavierStokes, start: torch.Tensor, levels: int, *, finest: float, steps: int) -> list[torch.Tensor]:
-    """ω̂ at one time on one path of the noise, by steps of finest, 2·finest, 4·finest, …"""
-    generator, h = torch.Generator().manual_seed(5), finest
-    noise = [system.step(h).draw(len(start), generator=generator) for _ in range(steps)]
-    found = []
-    for _ in range(levels):
-        step, omega = system.step(h), system.spectral(start[:, 0])
-        for part in noise:
-            omega = step(omega, system.advection, part)
-        found.append(omega)
-        noise = [step.joined(*pair) for pair in zip(noise[::2], noise[1::2], strict=True)]
-        h *= 2
-    return found
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_strong_order_is_that_of_the_scheme():
+    """One and a half with noise, four without: on one path of the noise, by steps of different lengths."""
+    start = field(16)
+    for system, low, high in ((replace(SMALL, epsilon=4.0), 1.3, 2.2), (STILL, 3.6, 4.4)):
+        errors = strong_errors(system, start, time=0.64, dt=0.02, levels=3, seed=1)
+        assert low < order([e.dt for e in errors], [e.value for e in errors]) < high
+        assert all(e.value < 0.05 for e in errors)
+    with pytest.raises(ValueError, match="whole number of the longest steps, 0.08 with 3 levels; got 0.5"):
+        strong_errors(SMALL, start, time=0.5, dt=0.02, levels=3)
+
+
+def test_a_step_needs_the_integral_of_the_noise_for_its_order():
+    """With J = hz/2, its mean given z, the error of a long step is several times larger."""
+    system, start = replace(SMALL, epsilon=4.0), SMALL.spectral(field(16)[:, 0])
+    h, truth, step = 0.01, start, system.step(0.01)
+    noise = step.draw(16, generator=torch.Generator().manual_seed(0)).unflatten(0, (8, 2))
+    for part in noise:
+        truth = step(truth, system.advection, part)
+    while len(noise) > 1:
+        noise, h = system.step(h).joined(noise[::2], noise[1::2]), 2 * h
+    z = noise[0][..., 0]
+    errors = [
+        float((system.step(h)(start, system.advection, part) - truth).abs().square().sum().sqrt())
+        for part in (noise[0], torch.stack([z, h * z / 2], dim=-1))
+    ]
+    assert errors[0] < errors[1] / 4
+
+
+def test_statistics_of_a_larger_step_are_those_of_a_smaller():
+    system = replace(SMALL, viscosity=0.05, damping=0.4)
+    arguments = {"paths": 16, "times": torch.arange(0, 8, 1.0), "spin_up": 8, "seed": 3}
+    fine, coarse = weak_statistics(system, (0.05, 0.2), **arguments)
+    (weaker,) = weak_statistics(replace(system, forcing=system.forcing[:1]), (0.2,), **arguments)
+    for name in ("energy", "enstrophy", "dissipation"):
+        (a, da), (b, db), (c, dc) = (getattr(case, name) for case in (fine, coarse, weaker))
+        assert abs(a - b) < 3 * math.hypot(da, db)
+        assert abs(a - c) > 3 * math.hypot(da, dc)
+    assert abs(fine.dissipation[0] - system.injection) < 3 * fine.dissipation[1]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not():
+    arguments = {"paths": 2, "times": [0, 0.1, 0.35], "spin_up": 0.5}
+    first, again, other = (SMALL.simulate(seed=seed, **arguments).states for seed in (4, 4, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    single = replace(SMALL, dtype=torch.float32).simulate(seed=4, **arguments).states
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), first, atol=1e-5, rtol=0)
+
+
+def test_steps_follow_irregular_times():
+    """Where it is observed in between does not matter to the deterministic field, but for the error of the steps."""
+    some = STILL.simulate(start=field(16), times=[0, 0.05, 0.4, 1.0], dt=0.05).states[:, -1]
+    few = STILL.simulate(start=field(16), times=[0, 1.0], dt=0.05).states[:, -1]
+    torch.testing.assert_close(some, few, atol=1e-6, rtol=0)
+
+
+# -- coarser grids -----------------------------------------------------------------------------------------------------
+
+
+def test_down_sampling_is_exact_for_a_field_that_the_coarse_grid_resolves():
+    fine = field(32)
+    torch.testing.assert_close(downsample(fine, 8), fine[..., ::4, ::4], atol=1e-13, rtol=0)
+    x, _ = places(32)
+    rough = fine + (9 * x).cos()
+    torch.testing.assert_close(downsample(rough, 8), fine[..., ::4, ::4], atol=1e-13, rtol=0)
+    assert (rough[..., ::4, ::4] - fine[..., ::4, ::4]).abs().max() > 0.5  # taking every fourth point is not exact
+    kept = SMALL.simulate(start=field(16), times=[0, 1], size=8, dt=0.1).states
+    whole = SMALL.simulate(start=field(16), times=[0, 1], dt=0.1).states
+    assert torch.equal(kept, downsample(whole, 8))
+
+
+# -- many paths --------------------------------------------------------------------------------------------------------
+
+SET = {"paths": 5, "times": [0.0, 0.1, 0.2], "shard": 2, "spin_up": 0.2, "size": 8, "progress": False}
+
+
+def test_a_stopped_generation_goes_on_and_ends_with_the_same_bits(tmp_path, monkeypatch):
+    def stops(self, **options):
+        calls.append(options["seed"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return simulate(self, **options)
+
+    calls, simulate = [], NavierStokes.simulate
+    whole = open_data(generate(SMALL, tmp_path / "whole.zarr", **SET))
+    monkeypatch.setattr(NavierStokes, "simulate", stops)
+    with pytest.raises(KeyboardInterrupt):
+        generate(SMALL, tmp_path / "cut.zarr", **SET)
+    assert not (tmp_path / "cut.zarr").exists()
+    cut = open_data(generate(SMALL, tmp_path / "cut.zarr", **SET))
+    assert len(calls) == 4 and len(set(calls)) == 3  # two shards were kept, the third was made again
+    assert torch.equal(whole.states, cut.states) and torch.equal(whole.times, cut.times)
+    assert whole.states.shape == (5, 3, 1, 8, 8) and len(whole.states[:, 0].flatten(1).unique(dim=0)) == 5
+    assert not (tmp_path / "cut.parts").exists()
+
+
+def test_a_store_of_another_run_is_refused(tmp_path):
+    store = generate(SMALL, tmp_path / "a.zarr", **SET)
+    before = sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*"))
+    assert generate(SMALL, store, **SET) == store
+    for system, change, message in (
+        (SMALL, {"seed": 1}, "seed was 0, now it is 1"),
+        (replace(SMALL, damping=0.2), {}, "damping=0.1.*now it is .*damping=0.2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            generate(system, store, **SET | change)
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*"))
+    with pytest.raises(ValueError, match="ends in .zarr"):
+        generate(SMALL, tmp_path / "a.npz", **SET)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": 15}, "`grid` must be even"),
+        ({"viscosity": -1e-3}, "must not be negative"),
+        ({"damping": -0.1}, r"got 0.02 and -0.1. The damping here is \+α"),
+        ({"dtype": torch.float16}, "torch.float32 or torch.float64; got torch.float16"),
+        ({"forcing": (Mode(0, 6),)}, r"got \(0, 6\) on 16 points, which resolve \|k\| < 5.33"),
+        ({"forcing": (Mode(0, 0),)}, "between 0 and a third"),
+    ],
+)
+def test_systems_that_cannot_be_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"times": [0, 1]}, "either `paths`, one or more, or `start`"),
+        ({"times": [0, 1], "paths": 1, "start": field(16)}, r"got paths=1, start=\(2, 1, 16, 16\)"),
+        ({"times": [0, 1], "paths": 1, "dt": 0.0}, "`dt` > 0"),
+        ({"times": [0.0], "paths": 1}, "two or more increasing times"),
+        ({"times": [0, 1, 1], "paths": 1}, "two or more increasing times"),
+        ({"times": [0, 1], "start": field(32)}, r"must be \(path, 1, 16, 16\); got \(2, 1, 32, 32\)"),
+        ({"times": [0, 1], "start": field(16), "size": 32}, "from 2 to the 16 points"),
+    ],
+)
+def test_simulations_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SMALL.simulate(**arguments)
+
+
+def test_a_step_that_is_too_long_is_named():
+    with pytest.raises(ArithmeticError, match="blew up before t = 20 with steps of 2. Take a smaller `dt`, e.g. 1"):
+        IDEAL.simulate(start=100 * field(16), times=[0, 20], dt=2.0)

@@ -39,11 +39,11 @@ class LawsonStep:
     def draw(self, paths: int, *, generator: torch.Generator) -> Tensor:
         """(z, J) of every path and shape, (paths, r, 2), in float64."""
         normal = torch.randn(paths, len(self.forcing.rates), 2, dtype=torch.float64, generator=generator)
-        return torch.einsum("rij,prj->pri", self._roots, normal)
+        return torch.einsum("rij,...rj->...ri", self._roots, normal)
 
     def joined(self, first: Tensor, second: Tensor) -> Tensor:
-        """The noise of a step 2h from those of its halves, exactly."""
-        return torch.einsum("rij,prj->pri", self._propagators, first) + second
+        """The noise of a step 2h from those of its halves, exactly; any shape (..., r, 2)."""
+        return torch.einsum("rij,...rj->...ri", self._propagators, first) + second
 
     def __call__(self, omega: Tensor, rest: Callable[[Tensor], Tensor], noise: Tensor) -> Tensor:
         """ω (paths, ...) a time h later; `rest` is N."""

@@ -169,7 +169,7 @@ class NavierStokes:
         discards 50. With `size` the fields are kept on a coarser grid, by `downsample`. The noise is drawn on the CPU
         in float64, the same for every device and dtype.
         """
-        dt, size = dt or self.largest_step, size or self.grid
+        dt, size = self.largest_step if dt is None else dt, size or self.grid
         generator = generator or torch.Generator().manual_seed(seed)
         times = torch.as_tensor(times, dtype=torch.float64)
         gaps = [0.0, *times.diff().tolist()]
@@ -179,9 +179,14 @@ class NavierStokes:
         else:
             omega = self.spectral(start[:, 0])
         states = torch.empty(len(omega), len(gaps), 1, size, size, dtype=self.dtype)
+        step = self.step(dt)
         with tqdm(total=round(sum(gaps), 6), disable=not progress, unit="t", desc="Navier–Stokes") as bar:
             for index, gap in enumerate(gaps):
-                omega = self._advance(omega, gap, dt, generator)
+                count = math.ceil(gap / dt - 1e-9)
+                if count and not math.isclose(step.h * count, gap, rel_tol=1e-12):
+                    step = self.step(gap / count)
+                for _ in range(count):
+                    omega = step(omega, self.advection, step.draw(len(omega), generator=generator))
                 states[:, index, 0] = downsample(self.physical(omega), size).cpu()
                 if not bool(states[:, index].sum().isfinite()):
                     raise ArithmeticError(
@@ -192,26 +197,18 @@ class NavierStokes:
         return Trajectories(states, times)
 
     def _check(self, paths: int | None, start: Tensor | None, gaps: list[float], dt: float) -> None:
-        if (paths is None) == (start is None) or not dt > 0:
+        if (paths is None) == (start is None) or paths == 0 or not dt > 0:
             raise ValueError(
-                f"Give either `paths` or `start`, and `dt` > 0; got paths={paths}, "
+                f"Give either `paths`, one or more, or `start`, and `dt` > 0; got paths={paths}, "
                 f"start={None if start is None else tuple(start.shape)}, dt={dt:g}."
             )
         if len(gaps) < 2 or not all(gap > 0 for gap in gaps[1:]):
-            raise ValueError("`times` must be two or more increasing times.")
+            raise ValueError("`times` must be two or more increasing times, e.g. `torch.arange(51) * 0.1`.")
         if start is not None and start.shape[1:] != (1, self.grid, self.grid):
             raise ValueError(
                 f"`start` must be (path, 1, {self.grid}, {self.grid}); got {tuple(start.shape)}. "
                 "A field of another size? Set `grid` to it, or `downsample` first."
             )
-
-    def _advance(self, omega: Tensor, gap: float, dt: float, generator: torch.Generator) -> Tensor:
-        """ω̂ a time `gap` later, in equal steps."""
-        count = math.ceil(gap / dt - 1e-9)
-        step = self.step(gap / max(count, 1))
-        for _ in range(count):
-            omega = step(omega, self.advection, step.draw(len(omega), generator=generator))
-        return omega
 
     def step(self, h: float) -> LawsonStep:
         """The scheme for a step h on ω̂: `step(omega, system.advection, step.draw(paths, generator=generator))`."""

@@ -41,8 +41,8 @@ def generate(
     store, times = Path(store), torch.as_tensor(times, dtype=torch.float64)
     if store.suffix != ".zarr" or paths < 1 or shard < 1:
         raise ValueError(f"A store ends in .zarr and has a path or more; got {store.name}, {paths} paths by {shard}.")
-    settings = {"system": repr(system), "paths": paths, "shard": shard, "seed": seed, **options}
-    settings["times"] = times.tolist()
+    settings = {"system": repr(system), "paths": paths, "shard": shard, "seed": seed, "times": times.tolist()}
+    settings = json.loads(json.dumps(settings | options))  # as it will be read back
     if store.exists():
         _compare(store, _attributes(store), settings)
         return store
@@ -93,13 +93,11 @@ def _attributes(store: Path) -> dict[str, Any]:
 def _compare(place: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to go on with data of another kind."""
     for name in sorted({*then, *now}):
-        if then.get(name) != now.get(name):
+        before, after = str(then.get(name)), str(now.get(name))
+        if before != after:
+            same = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+            start = max(same - 20, 0)  # a long text is shown where it differs
             raise ValueError(
-                f"{place} holds paths of another run: {name} was {_short(then.get(name))}, now it is "
-                f"{_short(now.get(name))}. Choose another name, or remove it first."
+                f"{place} holds paths of another run: {name} was {before[start : start + 60]}, now it is "
+                f"{after[start : start + 60]}. Choose another name, or remove it first."
             )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

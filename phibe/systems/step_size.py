@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from phibe.systems.navier_stokes import NavierStokes
+from phibe.trajectories import Trajectories
 
 
 class StrongError(NamedTuple):
@@ -32,14 +34,14 @@ def strong_errors(
             f"got {time:g}."
         )
     generator, h = torch.Generator().manual_seed(seed), dt / 4
-    noise = [system.step(h).draw(len(start), generator=generator) for _ in range(count)]
+    noise = system.step(h).draw(count * len(start), generator=generator).unflatten(0, (count, -1))
     ends: list[tuple[float, Tensor]] = []
     while len(ends) < levels + 2:
         step, omega = system.step(h), system.spectral(start[:, 0])
         for part in noise:
             omega = step(omega, system.advection, part)
         ends.append((h, system.physical(omega)))
-        noise, h = [step.joined(*pair) for pair in zip(noise[::2], noise[1::2], strict=False)], 2 * h
+        noise, h = step.joined(noise[:-1:2], noise[1::2]), 2 * h
     truth = ends[0][1]
     return [_error(h, end, truth) for h, end in ends[2:]]
 
@@ -49,3 +51,29 @@ def _error(h: float, end: Tensor, truth: Tensor) -> StrongError:
     value = float(squares.mean().sqrt())
     spread = float(squares.std()) / len(squares) ** 0.5 if len(squares) > 1 else float("nan")
     return StrongError(h, value, spread / (2 * value) if value else 0.0)
+
+
+class Statistics(NamedTuple):
+    """Means over paths and times, each with its standard error over paths, and the `data` for more, as spectra."""
+
+    dt: float
+    energy: tuple[float, float]
+    enstrophy: tuple[float, float]
+    dissipation: tuple[float, float]
+    data: Trajectories
+
+
+def weak_statistics(
+    system: NavierStokes, dts: Sequence[float], *, paths: int, times: Any, spin_up: float = 50.0, seed: int = 0
+) -> list[Statistics]:
+    """What the stationary state looks like at each of the steps; the dissipation must equal `system.injection`."""
+    found = []
+    for dt in dts:
+        data = system.simulate(paths=paths, times=times, spin_up=spin_up, seed=seed, dt=dt)
+        measured = (f(data.states) for f in (system.energy, system.enstrophy, system.dissipation))
+        found.append(Statistics(dt, *(_mean(values.double().mean(1)) for values in measured), data=data))
+    return found
+
+
+def _mean(values: Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.std()) / len(values) ** 0.5
