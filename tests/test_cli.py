@@ -263,7 +263,7 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
         ("fit data.npz --network cnn", "--network needs one of auto, affine, basis, mlp, residual, unet; got 'cnn'."),
         ("fit data.npz --network mlp --network_arguments.widht 3", "The network 'mlp' has no argument widht"),
         ("fit data.npz --network_arguments.width 3", "`basis` finds its size itself and takes no arguments"),
-        ("fit data.npz --network unet", "A U-Net with 3 grids takes states (channels, height, width)"),
+        ("fit data.npz --network unet", "This U-Net takes states (channels, height, width)"),
         (
             "fit data.npz --network mlp --batch 3 --micro_batches 2",
             "`batch` must be a multiple of processes × micro-batches",

@@ -24,7 +24,7 @@ from phibe.training.knots import place_knots
 from phibe.training.loop import identify
 from phibe.training.normal_equations import Size, Sums, fold_sums, left_out, solved
 from phibe.training.resume import Folder
-from phibe.training.runs import Fitted, about_flow, of_data, open_flow
+from phibe.training.runs import Fitted, about_flow, describe, of_data, open_flow
 from phibe.training.sampling import split_paths
 from phibe.trajectories import Trajectories
 
@@ -84,7 +84,7 @@ def fit_closed(
     tried, sums = try_sizes(seen, objective, candidates or sizes(seen.states[0, 0].numel(), samples), config)
     velocity = choose(tried, sums, seen)
     value = None if check is None else _score(velocity, check, objective)
-    identity = identify(data, held_out, velocity, {"name": objective}, config) if out else {}
+    identity = identify(data, held_out, describe(velocity), {"name": objective}, config) if out else {}
     folder = Folder(out, identity, writes=True)
     flow = of_data(Fitted(velocity), data)
     if folder.finished:
