@@ -116,7 +116,7 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
                 group["states"],
                 np.asarray(group["times"]),
                 np.asarray(group["lengths"]) if "lengths" in names else None,
-                list(group.attrs.get("labels", [])),
+                _texts(group.attrs.get("labels")),
             )
     except Exception as error:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
@@ -127,6 +127,10 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
             f"coordinate; it holds {', '.join(names) or 'nothing'}."
         )
     return found[0], np.asarray(found[0].coords["time"]), None, []
+
+
+def _texts(labels: Any) -> list[str]:
+    return [str(label) for label in labels or ()]
 
 
 def _xarray(store: Path) -> list[Any]:

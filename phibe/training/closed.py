@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -85,11 +86,11 @@ def fit_closed(
     velocity = choose(tried, sums, seen)
     value = None if check is None else _score(velocity, check, objective)
     identity = identify(data, held_out, describe(velocity), {"name": objective}, config) if out else {}
-    folder = Folder(out, identity, writes=True)
+    folder = Folder(out, identity, writes=os.environ.get("RANK", "0") == "0")
     flow = of_data(Fitted(velocity), data)
     if folder.finished:
         return open_flow(str(out))
-    if folder.path:
+    if folder.path and folder.writes:
         about = about_flow(velocity, flow, torch.float64)
         write_json(folder.path / "config.json", folder.identity | about | {"trials": [_line(trial) for trial in tried]})
         save_tensors(folder.path / "weights.safetensors", velocity.state_dict())

@@ -39,7 +39,7 @@ class Sums(NamedTuple):
     network: Normalised
     gram: Tensor
     moment: Tensor
-    count: Tensor
+    number: Tensor
 
 
 def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str) -> Sums:
@@ -88,8 +88,8 @@ def left_out(sums: Sums, size: Size, d: int) -> Tensor:
     columns = _columns(sums, size, d)
     gram, moment = sums.gram[:, columns][:, :, columns], sums.moment[:, columns]
     scores = []
-    for i, count in enumerate(sums.count):
-        others = torch.arange(len(sums.count)) != i if len(sums.count) > 1 else torch.ones(1, dtype=torch.bool)
+    for i, count in enumerate(sums.number):
+        others = torch.arange(len(sums.number)) != i if len(sums.number) > 1 else torch.ones(1, dtype=torch.bool)
         theta = _solve(gram[others].sum(0), moment[others].sum(0), size.ridge)
         scores.append(((theta * (gram[i] @ theta)).sum() - 2 * (theta * moment[i]).sum()) / count)
     return torch.stack(scores)
