@@ -122,7 +122,7 @@ def test_a_condition_is_read_but_not_differentiated():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: build("cnn", (2,)), "one of mlp, residual, unet; got 'cnn'"),
+        (lambda: build("cnn", (2,)), "one of mlp, residual, unet, basis; got 'cnn'"),
         (lambda: build("mlp", (2,), breadth=3), "no argument breadth; it takes width, depth"),
         (lambda: MLP((2,), activation="relu"), "one of silu, .* Piecewise-linear ones"),
         (lambda: MLP((2,), depth=0), "`depth` must be at least 1; got 0"),

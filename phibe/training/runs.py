@@ -68,7 +68,7 @@ def of_data(velocity: nn.Module, data: Trajectories) -> Flow:
 def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
     """Keep a flow whose velocity is a network; any further `facts` are written to its `config.json`."""
     network = flow.velocity.network if isinstance(flow.velocity, Fitted) else flow.velocity
-    if not isinstance(network, AffineField) and not list(getattr(network, "parameters", list)()):
+    if not isinstance(network, nn.Module) or not (isinstance(network, AffineField) or list(network.parameters())):
         raise ValueError(f"Only the flow of a network can be saved; this one is of {type(flow.velocity).__name__}.")
     save_tensors(Path(folder) / "weights.safetensors", network.state_dict())
     dtype = [*network.buffers(), *network.parameters()][-1].dtype
