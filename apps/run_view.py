@@ -98,7 +98,9 @@ class RunView(pn.viewable.Viewer):
         quality = setting.run.quality() if setting else {}
         if not quality:
             name = escape(str(self.run))
-            return f"<p>Nobody has judged this run yet: <code>phibe report runs/{name}</code> does.</p>" if setting else ""
+            return (
+                f"<p>Nobody has judged this run yet: <code>phibe report runs/{name}</code> does.</p>" if setting else ""
+            )
         items = "".join(f"<li>{escape(finding['text'])}</li>" for finding in quality["findings"])
         link = f'<a href="/report/{escape(setting.run.name)}">The whole report</a>'
         return f"<p><b>{escape(quality['verdict'].capitalize())}.</b> {escape(quality['motion'])} {link}.</p><ul>{items}</ul>"
