@@ -94,3 +94,20 @@ def test_a_name_in_prose_must_exist():
     names = load("book/_ext/names.py")
     assert all(map(names.exists, ["phibe.fit_affine", "phibe.systems.ou.OU.velocity"]))
     assert not any(map(names.exists, ["phibe.no_such_name", "phibe.OU.no_such_method", "phibe.no.such.module"]))
+
+
+def test_the_reference_has_an_entry_for_every_public_name():
+    import phibe
+
+    api = load("book/_ext/api.py")
+    shown = {name for name, _ in api.public(phibe)}
+    assert shown == set(phibe.__all__) - {"OBJECTIVES"}  # a dictionary, shown with its objectives
+    assert dict(api.methods(phibe.Flow)).keys() >= {"generate", "solution", "explore"}
+    assert api.signature("generate", phibe.Flow.generate).startswith("generate(x0, times, *, method='euler'")
+
+
+def test_a_docstring_keeps_its_code_and_its_lines():
+    api = load("book/_ext/api.py")
+    first, second = api.prose("One `x` of\n    two.\n\n    Args:\n        a: b\n")
+    assert [type(node).__name__ for node in first.children] == ["Text", "literal", "Text"]
+    assert "    a: b" in second.astext()

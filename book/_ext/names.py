@@ -1,10 +1,12 @@
 """Sphinx extension: a name in prose, such as {func}`phibe.fit_affine`, must exist in the package.
 
-The book has no API pages to link to, so a name that exists becomes plain code; one that does not stays unresolved, and
-the strict build fails on it.
+One that has an entry in the reference leads there, another that exists becomes plain code; one that does not exist stays
+unresolved, and the strict build fails on it.
 """
 
 from pkgutil import resolve_name
+
+from docutils import nodes
 
 
 def exists(name: str) -> bool:
@@ -19,9 +21,13 @@ def exists(name: str) -> bool:
 
 def resolve(app, env, node, content):
     name = node.get("reftarget", "")
-    if node.get("refdomain") == "py" and name.partition(".")[0] == "phibe" and exists(name):
+    if node.get("refdomain") != "py" or name.partition(".")[0] != "phibe" or not exists(name):
+        return None
+    page = getattr(env, "phibe_api", {}).get(name)
+    if page is None:
         return content
-    return None
+    address = app.builder.get_relative_uri(node["refdoc"], page)
+    return nodes.reference("", "", content, internal=True, refuri=f"{address}#{name}")
 
 
 def setup(app):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from phibe.metrics import Estimate
@@ -75,11 +76,11 @@ def judge_power(distances: list[Distance]) -> list[Finding]:
     """Could the comparison have shown an error at all?"""
     if not distances:
         return []
-    floor = max(d.floor for d in distances)
-    paths = min(d.paths for d in distances)
+    floor = math.sqrt(sum(d.floor**2 for d in distances) / len(distances))
+    paths = sorted(d.paths for d in distances)[len(distances) // 2]
     found = []
     if floor > COARSE:
-        text = f"With {paths} paths a sample, two samples of one law differ by up to {floor:.2f} standard deviations: "
+        text = f"With {paths} paths a sample, two samples of one law differ by {floor:.2f} standard deviations: "
         found.append(
             Finding("resolution", GRADES[1], text + "errors smaller than that cannot be seen. Bring more paths.")
         )

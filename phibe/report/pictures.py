@@ -31,7 +31,7 @@ def training(history: Sequence[dict[str, Any]], objective: str) -> str:
     curves = [[_number(line.get(name)) for line in history] for name in ("train", "held_out")]
     # the first values may be far above all others, and a run-away training objective far below
     height = around(curves[1] if np.isfinite(curves[1]).any() else curves[0], curves[0][len(steps) // 5 :])
-    picture = Picture(around(steps, margin=0), height, size=(680, 260), names=("step", "objective"))
+    picture = Picture(around(steps, margin=0), height, size=(560, 240), names=("step", "objective"))
     picture.line(steps, curves[0], DATA).line(steps, curves[1], tint(objective))
     return picture.svg(label="objective on training and held-out samples against the step")
 
@@ -41,7 +41,7 @@ def distances(rows: Sequence[Distance], objective: str, time: str) -> str:
     times = [row.time for row in rows]
     flow, floor, still = ([getattr(row, name) for row in rows] for name in ("flow", "floor", "still"))
     high = 1.08 * max(v for v in (*flow, *floor, *still) if np.isfinite(v))
-    picture = Picture(around(times, margin=0.02), (0, high), size=(680, 260), names=(time, "sliced W₂ / spread"))
+    picture = Picture(around(times, margin=0.02), (0, high), size=(560, 240), names=(time, "sliced W₂ / spread"))
     picture.line(times, still, STILL, width=1.5, dash="2 4").line(times, floor, DATA)
     picture.line(times, flow, tint(objective)).dots(times, flow, tint(objective), radius=3, alpha=1)
     return picture.svg(label="distance of laws from held-out paths over time")
@@ -69,7 +69,7 @@ def histogram(views: Views, coordinate: int, mark: int, *, objective: str, names
         np.histogram(part[:, mark], edges)[0] / max(1, len(part)) / (edges[1] - edges[0]) for part in (seen, made)
     ]
     title = f"{names[1]} = {float(views.marks.times[mark]):.3g}"
-    picture = Picture((low, high), (0, 1.1 * max(map(np.max, heights)) or 1), size=(250, 180), names=(names[0], ""))
+    picture = Picture((low, high), (0, 1.1 * max(map(np.max, heights)) or 1), size=(220, 160), names=(names[0], ""))
     picture.title = title
     picture.steps(edges, heights[0], DATA, fill=True).steps(edges, heights[1], tint(objective))
     return picture.svg(label=f"law of {names[0]} at {title}")
@@ -80,7 +80,7 @@ def plane(views: Views, pair: tuple[int, int], mark: int, *, objective: str, nam
     columns = [_column(part, i) for i in pair for part in (views.observed, views.carried)]
     ends = [around(columns[2 * k], outliers=0.002, margin=0.1) for k in (0, 1)]
     title = f"{names[2]} = {float(views.marks.times[mark]):.3g}"
-    picture = Picture(*ends, size=(250, 230), names=names[:2], title=title)
+    picture = Picture(*ends, size=(220, 205), names=names[:2], title=title)
     picture.dots(columns[0][:, mark], columns[2][:, mark], DATA, radius=1.8)
     picture.dots(columns[1][:, mark], columns[3][:, mark], tint(objective), radius=1.5)
     return picture.svg(label=f"{names[0]} and {names[1]} at {title}")
@@ -91,7 +91,7 @@ def trajectories(views: Views, coordinate: int, *, objective: str, names: tuple[
     seen, made = (_column(part, coordinate) for part in (views.observed, views.carried))
     times = views.marks.times.numpy()
     ends = around(seen[:PATHS], made[:PATHS], outliers=0.002)
-    picture = Picture(around(times, margin=0), ends, size=(680, 240), names=(names[1], names[0]))
+    picture = Picture(around(times, margin=0), ends, size=(560, 220), names=(names[1], names[0]))
     for path in seen[:PATHS]:
         picture.line(times, path, DATA, width=1)
     for path in made[:PATHS]:

@@ -1,0 +1,199 @@
+"""The quality of a flow: an exact one is at the floor, a wrong one is not, and the words follow the numbers."""
+
+import math
+
+import pytest
+import torch
+
+from phibe import OU, Flow, Trajectories, fit_affine
+from phibe.metrics import Estimate
+from phibe.quality import assess, open_source, write_source
+from phibe.quality.ensembles import carry, observed, place_marks, time_free
+from phibe.quality.measures import Distance, excess, held_out_objective, law_distances, ratio, spread
+from phibe.quality.verdict import judge_laws, judge_objective, judge_power
+
+TIMES = torch.linspace(0, 1, 13, dtype=torch.float64)
+PROCESS = OU.nonreversible()
+EXACT = Flow(PROCESS.velocity, (0.0, 1.0), 1 / 12)
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectories:
+    return PROCESS.simulate(paths=240, times=TIMES, seed=0)
+
+
+@pytest.fixture(scope="module")
+def own_times() -> Trajectories:
+    """Every path at times of its own, some of them shorter than others."""
+    generator = torch.Generator().manual_seed(1)
+    times = torch.rand(240, 13, generator=generator, dtype=torch.float64).sort(dim=1).values
+    times[:, 0] = 0.0
+    states = PROCESS.simulate(paths=240, times=times, generator=generator).states
+    return Trajectories(states, times, torch.randint(6, 14, (240,), generator=generator))
+
+
+HELD = torch.arange(0, 240, 4)
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["data", "own_times"])
+def test_an_exact_flow_is_at_the_floor_and_the_drift_is_not(kind, request):
+    seen = request.getfixturevalue(kind)
+    quality, _ = assess(EXACT, seen, HELD, objective="symmetric")
+    assert 0.8 < ratio(quality.laws) < 1.2
+    assert excess(quality.laws) < 0.1
+    wrong, _ = assess(Flow(PROCESS.drift, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
+    assert ratio(wrong.laws) > 1.5 * ratio(quality.laws)
+    still, _ = assess(Flow(lambda x, t: 0 * x, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
+    assert still.verdict == "not trustworthy"
+    assert [d.flow for d in still.laws] == pytest.approx([d.still for d in still.laws])
+
+
+def test_times_in_between_are_judged_by_a_fit_that_has_not_seen_them(data):
+    mask = torch.ones(240, dtype=torch.bool)
+    mask[HELD] = False
+    again = fit_affine(data[mask].coarsen(2), "symmetric")
+    quality, _ = assess(EXACT, data, HELD, objective="symmetric", refitted=again)
+    assert [d.time for d in quality.between] == pytest.approx(TIMES[1::2].tolist())
+    assert "intermediate times" in {finding.about for finding in quality.findings}
+    assert not assess(EXACT, data, HELD, objective="symmetric")[0].between
+
+
+def test_a_flow_is_carried_to_the_very_times_of_each_path(own_times):
+    decay = Flow(lambda x, t: -x, None, 0.01)
+    marks = place_marks(own_times, 5, elapsed=False)
+    states = carry(decay, own_times, marks)
+    there = marks.index >= 0
+    t = own_times.times[torch.arange(240)[:, None], marks.index.clamp(min=0)]
+    exact = own_times.states[:, :1] * torch.exp(-t)[..., None]
+    torch.testing.assert_close(states[there], exact[there], rtol=0, atol=1e-8)
+    assert torch.isnan(states[~there]).all()
+    assert 0 < int((~there).sum()) < there.numel() / 2  # some paths were lost early
+
+
+def test_marks_on_a_shared_grid_are_observed_times(data, own_times):
+    marks = place_marks(data, 4, elapsed=False)
+    assert set(marks.times.tolist()) <= set(TIMES.tolist())
+    assert float(marks.times[-1]) == 1.0
+    torch.testing.assert_close(observed(data, marks)[:, -1], data.states[:, -1])
+    between = place_marks(data, 20, elapsed=False, every=2)
+    assert between.index[0].tolist() == [1, 3, 5, 7, 9, 11]
+    late = place_marks(own_times, 4, elapsed=False)
+    near = own_times.times[torch.arange(240)[:, None], late.index.clamp(min=0)] - late.times
+    assert float(near[late.index >= 0].abs().max()) <= 0.5 * float(late.times[1] - late.times[0]) + 1e-12
+
+
+def test_pieces_of_one_path_are_compared_by_the_time_since_they_began():
+    process = OU([[-1.0, 2.0], [-2.0, -1.0]], torch.eye(2), m0=[0.0, 0.0], C0=0.5 * torch.eye(2))
+    path = process.simulate(paths=1, times=torch.arange(0, 120, 0.1, dtype=torch.float64), seed=2)
+    pieces = path.cut(13)
+    turn = Flow(lambda x, t: torch.stack([2 * x[:, 1], -2 * x[:, 0]], 1), pieces.interval, 0.1)
+    assert time_free(turn, pieces)
+    assert not time_free(EXACT, pieces)
+    quality, views = assess(turn, pieces, torch.arange(0, len(pieces), 3), objective="symmetric")
+    assert float(views.marks.times[-1]) == pytest.approx(1.2)
+    assert ratio(quality.laws) < 1.5
+    assert "hardly moves" in quality.motion
+    assert quality.held_out.value < -5 * quality.held_out.error  # laws at rest cannot tell, the objective can
+
+
+def test_distances_do_not_depend_on_units(data):
+    units = torch.tensor([1e3, 1e-2], dtype=torch.float64)
+    scaled = Trajectories(data.states * units, data.times)
+    flow = Flow(lambda x, t: PROCESS.velocity(x / units, t) * units, (0.0, 1.0), 1 / 12)
+    values = []
+    for one, law in ((data, EXACT), (scaled, flow)):
+        marks = place_marks(one, 4, elapsed=False)
+        parts = one[40:], one[:40], (marks.of(slice(40, None)), marks.of(slice(40)))
+        found = law_distances(law, *parts, unit=spread(one), method="rk4")
+        values.append([found[-1].flow, found[-1].floor, held_out_objective(law, one, "phibe", unit=spread(one)).value])
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+def test_a_flow_that_runs_away_is_not_trustworthy(data):
+    quality, _ = assess(Flow(lambda x, t: 50 * x**3, (0.0, 1.0), 1 / 12), data, HELD, objective="symmetric")
+    assert quality.verdict == "not trustworthy"
+    assert any("runs away" in finding.text for finding in quality.findings)
+    assert any(row["flow"] is None for row in quality.as_json()["laws"])  # no infinity in JSON
+
+
+# -- the objective -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["phibe", "symmetric", "isotropic"])
+def test_the_objective_of_no_motion_is_zero_and_that_of_the_truth_below(data, objective):
+    still = held_out_objective(Flow(lambda x, t: 0 * x), data, objective, unit=spread(data))
+    assert still == Estimate(0.0, 0.0)
+    value = held_out_objective(EXACT, data, objective, unit=spread(data))
+    assert value.value < -3 * value.error < 0
+
+
+def test_paths_that_were_all_seen_are_no_test(data):
+    quality, _ = assess(EXACT, data, None, objective="symmetric")
+    assert quality.verdict == "usable with care"
+    assert "every number here is of paths that the fit has seen" in quality.summary()
+
+
+def test_few_paths_show_little_and_the_words_say_so():
+    few = PROCESS.simulate(paths=10, times=TIMES, seed=0)
+    quality, _ = assess(EXACT, few, torch.arange(2), objective="symmetric")
+    assert quality.laws == []
+    assert quality.verdict == "usable with care"
+    assert "fewer than 8 paths" in quality.summary()
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def row(flow: float, floor: float = 0.1) -> list[Distance]:
+    return [Distance(1.0, flow, floor, 1.0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("flow", "floor", "grade"),
+    [
+        (0.19, 0.1, "good"),
+        (0.03, 0.001, "good"),  # thirty times a tiny floor, but hardly anything
+        (0.3, 0.1, "usable with care"),
+        (0.2, 0.01, "usable with care"),
+        (0.5, 0.1, "not trustworthy"),
+        (math.inf, 0.1, "not trustworthy"),
+    ],
+)
+def test_laws_are_graded_by_their_distance_in_floors_and_in_spreads(flow, floor, grade):
+    assert judge_laws("laws", row(flow, floor), where="Here").grade == grade
+
+
+@pytest.mark.parametrize(
+    ("value", "grade"),
+    [(-1.0, "good"), (-0.2, "usable with care"), (0.2, "usable with care"), (1.0, "not trustworthy")],
+)
+def test_an_objective_must_be_below_that_of_no_motion_by_three_errors(value, grade):
+    assert judge_objective(Estimate(value, 0.1), objective="phibe").grade == grade
+
+
+def test_a_coarse_floor_is_a_finding():
+    assert judge_power(row(0.5, 0.5))[0].grade == "usable with care"
+    assert judge_power(row(0.5, 0.1)) == []
+
+
+# -- where the data is -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_finds_its_data_again_and_says_why_when_it_does_not(data, tmp_path):
+    with pytest.raises(ValueError, match="does not say where its data is.*--data"):
+        open_source(tmp_path)
+    data.save(tmp_path / "data.npz")
+    write_source(tmp_path, data, tmp_path / "data.npz")
+    assert torch.equal(open_source(tmp_path).states, data.states)
+    Trajectories(data.states + 1, data.times).save(tmp_path / "data.npz")
+    with pytest.raises(ValueError, match="has changed since"):
+        open_source(tmp_path)
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(ValueError, match="no longer there. Moved"):
+        open_source(tmp_path)
+    (tmp_path / "data.json").write_text("{")
+    with pytest.raises(ValueError, match="cannot be read"):
+        open_source(tmp_path)
