@@ -127,7 +127,8 @@ def make_plan(
         why = "means or variances change" if time else "means and variances do not change"
         of_time = Choice("time", "it enters" if time else "none", f"{why} between the first and the last third")
     name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
-    found = (of_objective, of_class, of_time, None if "steps" in settings else of_budget, _split(data, config))
+    of_budget = None if "steps" in settings else of_budget
+    found = (of_objective, of_class, of_time, _units(data, config), of_budget, _split(data, config))
     return Plan(name, kind, config, time, tuple(choice for choice in found if choice))
 
 
@@ -194,6 +195,16 @@ def budget(data: Trajectories, network: str) -> tuple[FitConfig, Choice | None]:
         f"{transitions} transitions, at most 30 times each, in batches of {batch}; stops when held-out paths say so"
     )
     return config, Choice("budget", f"{steps} steps", reason)
+
+
+def _units(data: Trajectories, config: FitConfig) -> Choice:
+    if not config.normalise:
+        return Choice("units", "those of the data", "`normalise` is off")
+    spread = data[:: max(1, len(data) // 200)].states.double().flatten(0, 1).flatten(1).std(0)
+    reason = (
+        f"mean zero and spread one for each coordinate, whose spreads go from {spread.min():.3g} to {spread.max():.3g}"
+    )
+    return Choice("units", "standard", reason)
 
 
 def _split(data: Trajectories, config: FitConfig) -> Choice:

@@ -84,7 +84,7 @@ def test_a_run_in_closed_form_opens_like_any_other(tmp_path):
     assert again.labels == labelled.labels and again.interval == flow.interval
     assert again.generate(x, TIMES).labels == labelled.labels
     names = {choice["what"] for choice in json.loads((tmp_path / "run" / "choices.json").read_text())}
-    assert names == {"objective", "network", "held out"}
+    assert names == {"objective", "network", "units", "held out"}
     fit_auto(labelled, out=tmp_path / "run", progress=False)  # the same again is there already
     with pytest.raises(ValueError, match="holds another run"):
         fit_auto(labelled, "affine", "regression", out=tmp_path / "run", progress=False)

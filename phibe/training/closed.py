@@ -168,7 +168,9 @@ def try_sizes(
     sums = {}
     for knots in {size.knots for size in candidates}:
         basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=config.seed)
-        network = Normalised.fit(basis.double(), data) if config.normalise else Normalised(basis, data.state_shape)
+        network = Normalised.fit(basis.double(), data)
+        if not config.normalise:  # knots need times in [0, 1] all the same
+            network.keep(slice(None)).velocity_scale.fill_(1.0)
         basis.knots.copy_(place_knots(data, knots))
         sums[knots] = fold_sums(network, folds, objective)
     return [Trial(size, left_out(sums[size.knots], size, d)) for size in candidates], sums
