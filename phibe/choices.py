@@ -200,10 +200,9 @@ def budget(data: Trajectories, network: str) -> tuple[FitConfig, Choice | None]:
 def _units(data: Trajectories, config: FitConfig) -> Choice:
     if not config.normalise:
         return Choice("units", "those of the data", "`normalise` is off")
-    spread = data[:: max(1, len(data) // 200)].states.double().flatten(0, 1).flatten(1).std(0)
-    reason = (
-        f"mean zero and spread one for each coordinate, whose spreads go from {spread.min():.3g} to {spread.max():.3g}"
-    )
+    some = data[:: max(1, len(data) // 200)]
+    spread = some.states[some._observed()].double().flatten(1).std(0)
+    reason = f"mean zero and spread one for each coordinate; theirs go from {spread.min():.3g} to {spread.max():.3g}"
     return Choice("units", "standard", reason)
 
 
