@@ -23,7 +23,7 @@ from phibe.training.checkpoints import save_tensors
 from phibe.training.config import FitConfig
 from phibe.training.knots import place_knots
 from phibe.training.loop import identify
-from phibe.training.normal_equations import Size, Sums, fold_sums, left_out, solved
+from phibe.training.normal_equations import Size, Sums, fold_sums, in_units_of, left_out, solved
 from phibe.training.resume import Folder
 from phibe.training.runs import Fitted, about_flow, describe, of_data, open_flow
 from phibe.training.sampling import split_paths
@@ -162,17 +162,18 @@ def try_sizes(
     """All candidates on all folds, and the sums over the data for each number of knots."""
     d, steps = data.states[0, 0].numel(), (data.interval[1] - data.interval[0]) / typical_step(data)
     candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
-    degree, waves = (max(getattr(size, name) for size in candidates) for name in ("degree", "waves"))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
     folds = [data[part] for part in order.chunk(min(FOLDS, len(data))) if len(part)]
+    units = Normalised.fit(Basis(data.state_shape, degree=0, knots=1).double(), data)
+    if not config.normalise:  # knots need times in [0, 1] all the same
+        units.keep(slice(None)).velocity_scale.fill_(1.0)
     sums = {}
     for knots in {size.knots for size in candidates}:
-        basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=config.seed)
-        network = Normalised.fit(basis.double(), data)
-        if not config.normalise:  # knots need times in [0, 1] all the same
-            network.keep(slice(None)).velocity_scale.fill_(1.0)
+        largest = Size(*(max(values) for values in zip(*(s for s in candidates if s.knots == knots), strict=True)))
+        arguments = {"degree": largest.degree, "waves": largest.waves, "knots": knots, "time": knots > 1}
+        basis = Basis(data.state_shape, **arguments, seed=config.seed)
         basis.knots.copy_(place_knots(data, knots))
-        sums[knots] = fold_sums(network, folds, objective)
+        sums[knots] = fold_sums(in_units_of(units, basis), folds, objective)
     return [Trial(size, left_out(sums[size.knots], size, d)) for size in candidates], sums
 
 

@@ -127,5 +127,10 @@ def solved(part: Sums, size: Size) -> Normalised:
         basis.frequencies.copy_(large.frequencies[:, : size.waves])
         basis.phases.copy_(large.phases[: size.waves])
         basis.coefficients.copy_(theta.reshape(basis.coefficients.shape))
-    units = {name: getattr(part.network, name) for name in ("mean", "scale", "velocity_scale", "t_start", "t_scale")}
-    return Normalised(basis, large.state_shape, **units)
+    return in_units_of(part.network, basis)
+
+
+def in_units_of(network: Normalised, basis: Basis) -> Normalised:
+    """The basis, in float64, wrapped as another one is."""
+    units = {name: getattr(network, name) for name in ("mean", "scale", "velocity_scale", "t_start", "t_scale")}
+    return Normalised(basis.double(), basis.state_shape, **units)
