@@ -184,4 +184,5 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
     options: dict[str, Any] = {"noise": estimate_noise(data), "exact": True} if objective == "isotropic" else {}
     sample = [part.double() for part in kind.samples(data)]
     values = velocity.balanced(kind, *sample) if not options else kind(velocity, *sample, **options)
-    return float(values.mean())
+    worth = kind.weights(*sample)
+    return float((worth * values).sum() / worth.sum())
