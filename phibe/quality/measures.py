@@ -23,7 +23,8 @@ class Distance:
     """Sliced W₂ at `time` from held-out paths, in standard deviations of the data.
 
     That of the flow, that of as many other paths (the floor: what two samples of one law differ by), and that of states
-    which stand still. `paths` is the size of a sample.
+    which stand still. `paths` is the size of a sample. `gap` is the mean square error of the generated mean and spread
+    of a coordinate, in spreads of that time, less what sampling explains; `scale` the generated over the true spread.
     """
 
     time: float
@@ -31,6 +32,8 @@ class Distance:
     floor: float
     still: float
     paths: int
+    gap: float
+    scale: float
 
 
 def method_for(objective: str) -> str:
@@ -70,8 +73,21 @@ def law_distances(
         of = (carried[:, k], seen[:, k], starts)
         away, floor, still = (_root_mean([_distance(p[row], reference) for row in rows]) for p in of)
         paths = min(len(rows[0]), len(reference))
-        found.append(Distance(time, away, floor, still, paths))
+        all_rows = [p for row in rows for p in row]
+        gap, scale = _moment_gap(carried[all_rows, k], torch.cat([seen[all_rows, k], reference]))
+        found.append(Distance(time, away, floor, still, paths, gap, scale))
     return found
+
+
+def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
+    """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one law, and
+    the geometric mean of the ratio of spreads. A test of two numbers sees what a distance of whole laws misses."""
+    made, true = made.double().flatten(1), true.double().flatten(1)
+    spread = true.std(0)
+    kept = spread > 1e-6 * spread.max()
+    shift, scale = (made.mean(0) - true.mean(0))[kept] / spread[kept], made.std(0)[kept] / spread[kept]
+    noise = 1.5 * (1 / len(made) + 1 / len(true))
+    return float((shift**2 + (scale - 1) ** 2).mean()) - noise, float(scale.clamp(min=1e-12).log().mean().exp())
 
 
 def _known(x: Tensor) -> Tensor:
@@ -96,6 +112,11 @@ def excess(distances: list[Distance]) -> float:
     """The distance that the floor does not explain, √(W₂² − floor²), in standard deviations of the data."""
     flow, floor = (_root_mean([getattr(d, name) for d in distances]) for name in ("flow", "floor"))
     return math.sqrt(max(0.0, flow**2 - floor**2))
+
+
+def moment_error(distances: list[Distance]) -> float:
+    """How far the generated means and spreads are off, in spreads of the time, beyond what sampling explains."""
+    return math.sqrt(max(0.0, sum(d.gap for d in distances) / len(distances)))
 
 
 def held_out_objective(

@@ -14,7 +14,16 @@ from phibe.metrics import Estimate
 from phibe.moments import typical_step
 from phibe.quality.ensembles import Marks, carry, observed, place_marks, time_free
 from phibe.quality.measures import DRAWS, MEGABYTES, Distance, held_out_objective, law_distances, method_for, spread
-from phibe.quality.verdict import Finding, criteria, judge_laws, judge_objective, judge_power, motion, worst
+from phibe.quality.verdict import (
+    Finding,
+    criteria,
+    judge_laws,
+    judge_moments,
+    judge_objective,
+    judge_power,
+    motion,
+    worst,
+)
 from phibe.trajectories import Trajectories
 
 MARKS, FRAMES, SHOWN = 12, 61, 400
@@ -93,7 +102,7 @@ def assess(
     value = held_out_objective(flow, unseen, objective, unit=unit, noise=noise)
     laws = parts.distances(flow, unit=unit, method=method, elapsed=free)
     findings += [judge_objective(value, objective=objective), judge_laws("laws", laws, where="At the observed times")]
-    findings += judge_power(laws)
+    findings += [*judge_moments(laws), *judge_power(laws)]
     between: list[Distance] = []
     if refitted is not None:
         between = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
