@@ -81,13 +81,15 @@ def law_distances(
 
 def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
     """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one law, and
-    the geometric mean of the ratio of spreads. A test of two numbers sees what a distance of whole laws misses."""
-    made, true = made.double().flatten(1), true.double().flatten(1)
-    spread = true.std(0)
-    kept = spread > 1e-6 * spread.max()
-    shift, scale = (made.mean(0) - true.mean(0))[kept] / spread[kept], made.std(0)[kept] / spread[kept]
+    the geometric mean of the ratio of spreads; of pictures the spread is that of a channel. A test of two numbers sees
+    what a distance of whole laws misses."""
+    made, true = (part.double().reshape(len(part), part.shape[1], -1) for part in (made, true))
+    each, unit = true.std(0), true.var(0).mean(1, keepdim=True).sqrt()
+    kept = unit[:, 0] > 1e-6 * unit.max()
+    shift, change = (made.mean(0) - true.mean(0))[kept] / unit[kept], (made.std(0) - each)[kept] / unit[kept]
     noise = 1.5 * (1 / len(made) + 1 / len(true))
-    return float((shift**2 + (scale - 1) ** 2).mean()) - noise, float(scale.clamp(min=1e-12).log().mean().exp())
+    scale = made.var(0).mean(1).sqrt()[kept] / unit[kept, 0]
+    return float((shift**2 + change**2).mean()) - noise, float(scale.clamp(min=1e-12).log().mean().exp())
 
 
 def _known(x: Tensor) -> Tensor:
