@@ -123,11 +123,12 @@ def make_plan(
     if time is None and kind in CLOSED:
         time = True
     elif time is None:
-        time = moves(data)
+        time = moves(data[:: max(1, len(data) // 2000)])
         why = "means or variances change" if time else "means and variances do not change"
         of_time = Choice("time", "it enters" if time else "none", f"{why} between the first and the last third")
     name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
-    found = (of_objective, of_class, of_time, None if "steps" in settings else of_budget, _split(data, config))
+    of_budget = None if "steps" in settings else of_budget
+    found = (of_objective, of_class, of_time, _units(data, config), of_budget, _split(data, config))
     return Plan(name, kind, config, time, tuple(choice for choice in found if choice))
 
 
@@ -165,7 +166,7 @@ def _objective(data: Trajectories) -> tuple[str, Choice]:
         reason = f"its error is about {least.total:.0%} of the drift" + (f" ({others})" if others else "")
         return least.objective, Choice("objective", least.objective, reason)
     name = "symmetric" if data._shortest() >= 3 else "stratonovich"
-    reason = f"too little data to compare errors, and {name} is bounded below and its noise is small"
+    reason = f"there is too little data, or there are too few times, to compare errors; {name} is bounded and calm"
     return name, Choice("objective", name, reason)
 
 
@@ -194,6 +195,15 @@ def budget(data: Trajectories, network: str) -> tuple[FitConfig, Choice | None]:
         f"{transitions} transitions, at most 30 times each, in batches of {batch}; stops when held-out paths say so"
     )
     return config, Choice("budget", f"{steps} steps", reason)
+
+
+def _units(data: Trajectories, config: FitConfig) -> Choice:
+    if not config.normalise:
+        return Choice("units", "those of the data", "`normalise` is off")
+    some = data[:: max(1, len(data) // 200)]
+    spread = some.states[some._observed()].double().flatten(1).std(0)
+    reason = f"mean zero and spread one for each coordinate; theirs go from {spread.min():.3g} to {spread.max():.3g}"
+    return Choice("units", "standard", reason)
 
 
 def _split(data: Trajectories, config: FitConfig) -> Choice:

@@ -144,7 +144,7 @@ class Flow:
         if self.interval is None or extrapolate:
             return
         first, last = self.interval
-        slack = 1e-9 * (1 + abs(last - first))
+        slack = 1e-9 * (1 + abs(last - first)) + (self.step or 0.0) / 10  # times at random never reach the end
         if float(times.min()) < first - slack or float(times.max()) > last + slack:
             raise ValueError(
                 f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {float(times.min()):g} "

@@ -20,9 +20,15 @@ def settle(arrays: dict[str, np.ndarray], choice: str) -> tuple[dict[str, np.nda
     """
     if choice not in CHOICES:
         raise ValueError(f"`missing` must be one of {', '.join(CHOICES)}; got {choice!r}.")
-    states, inside = arrays["states"], observed(arrays)
-    if states.dtype.kind != "f" or states.ndim < 3:
-        return arrays, ""
+    states, shape = arrays["states"], np.shape(arrays["times"])
+    if (
+        states.dtype.kind != "f"
+        or states.ndim < 3
+        or not states.size
+        or shape not in (states.shape[1:2], states.shape[:2])
+    ):
+        return arrays, ""  # nothing that can be missing, or no trajectories, which `Trajectories` will say
+    inside = observed(arrays)
     bad = np.isnan(states.reshape(*states.shape[:2], -1)).any(axis=2) & inside
     if bad.any() and choice == "error":
         raise ValueError(_message(arrays, bad, int(inside.sum())))

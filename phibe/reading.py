@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     path_column: str | None = None
     time_column: str | None = None
     columns: Sequence[str] = ()
-    step: float | None = None
+    time_step: float | None = None
     windows: int | None = None
 
 
@@ -81,12 +81,12 @@ def recognised(arrays: dict[str, np.ndarray], path: Path, layout: Layout) -> dic
             f"it holds {', '.join(f'{name} {array.shape}' for name, array in arrays.items()) or 'nothing'}."
         )
     found = {"states": arrays[states]} | {name: arrays[name] for name in ("lengths", "labels") if name in arrays}
-    if time is None and layout.step is None:
+    if time is None and layout.time_step is None:
         raise ValueError(
-            f"{path} holds states {arrays[states].shape} and no times. Equal steps? Say how long one is: --step 0.1."
+            f"{path} holds states {arrays[states].shape} and no times. Equal steps? Say how long: --time-step 0.1."
         )
     steps = arrays[states].shape[1] if arrays[states].ndim > 1 else 0
-    return found | {"times": arrays[time] if time else (layout.step or 0.0) * np.arange(steps)}
+    return found | {"times": arrays[time] if time else (layout.time_step or 0.0) * np.arange(steps)}
 
 
 def _refuse_huge(states: np.ndarray, path: Path) -> None:

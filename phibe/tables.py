@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "-")
 class Table(NamedTuple):
     """Columns of text or numbers by their header, and for each row what to call it in a message, e.g. `line 7`."""
 
-    columns: dict[str, Sequence]
+    columns: dict[str, Any]
     rows: Sequence[int]
     row: str = "line"
 
@@ -58,7 +58,7 @@ def read_csv(path: Path) -> Table:
             )
     if len(numbered) < 2:
         raise ValueError(f"{path} has a header and no rows.")
-    cells = dict(zip(names, zip(*(row for _, row in numbered[1:]), strict=True), strict=True))
+    cells: dict[str, Sequence[str]] = dict(zip(names, zip(*(row for _, row in numbered[1:]), strict=True), strict=True))
     if delimiter == ";":
         cells = {name: _points(column) for name, column in cells.items()}
     return Table({name: column for name, column in cells.items() if name}, [line for line, _ in numbered[1:]])
@@ -102,7 +102,7 @@ def _points(column: Sequence[str]) -> Sequence[str]:
 
 
 def table_arrays(
-    table: Table, *, path: str, time: str | None, columns: Sequence[str], file: Path
+    table: Table, *, path: str | None, time: str | None, columns: Sequence[str], file: Path
 ) -> dict[str, np.ndarray]:
     """`states`, `times`, `lengths` and `labels` of a table; rows of one path must come in the order of time."""
     paths, times, chosen = _roles(table, path, time, columns, file)
@@ -118,7 +118,7 @@ def table_arrays(
 
 
 def _roles(
-    table: Table, path: str, time: str | None, columns: Sequence[str], file: Path
+    table: Table, path: str | None, time: str | None, columns: Sequence[str], file: Path
 ) -> tuple[str | None, str, list[str]]:
     """Names of the path column (None: one path), of the time and of the coordinates."""
     plain = {Label.parse(name).name.lower(): name for name in table.columns} | {name: name for name in table.columns}

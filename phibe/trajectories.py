@@ -238,7 +238,8 @@ class Trajectories:
     @staticmethod
     def of(arrays: dict[str, np.ndarray]) -> Trajectories:
         """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
-        labels = Labels.read(arrays["labels"]) if "labels" in arrays else None
+        text = arrays.get("labels")
+        labels = Labels.read(text) if text is not None and text.dtype.kind == "U" else None  # others mean other things
         return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
 
 

@@ -60,7 +60,7 @@ def test_check_fit_and_generate_belong_together(here, say):
     assert "finished after 12 steps, best held-out objective" in out
     assert "mlp(width=8, depth=5, activation=silu, time=True), normalised" in out
     assert "steps=12, batch=16, ema=0.99, held_out=0.2, evaluate_every=6, patience=15" in out
-    assert say("check", "run")[1] == out
+    assert say("check", "run")[1] in out
 
     code, out, err = say("generate", "run", "--paths-of", "data.npz", "--out", "made.npz")
     assert (code, err) == (0, "")
@@ -263,7 +263,7 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
         ("fit data.npz --network cnn", "--network needs one of auto, affine, basis, mlp, residual, unet; got 'cnn'."),
         ("fit data.npz --network mlp --network_arguments.widht 3", "The network 'mlp' has no argument widht"),
         ("fit data.npz --network_arguments.width 3", "`basis` finds its size itself and takes no arguments"),
-        ("fit data.npz --network unet", "A U-Net with 3 grids takes states (channels, height, width)"),
+        ("fit data.npz --network unet", "This U-Net takes states (channels, height, width)"),
         (
             "fit data.npz --network mlp --batch 3 --micro_batches 2",
             "`batch` must be a multiple of processes × micro-batches",

@@ -99,7 +99,7 @@ TABLES = {
     "duplicated times": (changed("0,0.5,", "0,0.25,"), "the time of path 0 must increase; it goes from 0.25 (line 3)"),
     "unsorted times": (changed("0,0.5,", "0,7.5,"), "it goes from 7.5 (line 4) to 0.75 (line 5)"),
     "mixed lengths": (changed("0,0.5,", "0,0.5,3,"), "line 4 has 5 values and the header 4 names"),
-    "truncated": (cut(text(GOOD), "data.csv", 0.613), "values and the header 4 names"),
+    "truncated": (text(GOOD[: GOOD.index("3,1.0,") + 4]), "has 2 values and the header 4 names"),
     "a word among numbers": (rows("time,x", "0,1", "1,abc", "2,3"), "line 3 has 'abc' in column 'x'"),
     "text in a column": (rows("time,x,note", "0,1,a", "1,2,b"), "line 2 has 'a' in column 'note'"),
     "thousands": (rows("time,x", '0,"1,000"', '1,"2,000"'), "line 2 has '1,000' in column 'x'"),
@@ -152,7 +152,7 @@ ARRAYS = {
     "broken lengths": (npz(lengths=np.full(6, 2.5)), "`lengths` must be whole numbers"),
     "missing in npz": (npz(states=nan()), "2 of 36 observations have a missing value, the first in path 2"),
     "flat npy": (npy(np.arange(5.0)), "holds states (5,) and no times"),
-    "npy without times": (npy(STATES), "Say how long one is: --step 0.1"),
+    "npy without times": (npy(STATES), "Say how long: --time-step 0.1"),
     "pickled npy": (npy(np.array([None, 1]), allow_pickle=True), "Array can't be memory-mapped: Python objects"),
     "truncated npy": (cut(npy(STATES), "data.npy"), "mmap length is greater than file size"),
     "foreign nc": (netcdf(height=("lat", np.arange(3.0))), "must hold variables over ('path', 'time', …)"),
@@ -174,7 +174,7 @@ OPTIONS = {
     "no such choice": (text(GOOD), "--missing guess", "--missing needs one of error, drop, split; got 'guess'"),
     "a whole column missing": (rows("time,x,y", "0,1,", "1,2,", "2,3,"), "--missing drop", "no two neighbouring"),
     "windows of one": (text(GOOD), "--windows 1", "`length` must be two or more observations"),
-    "a step of no length": (npy(STATES), "--step 0", "`times` must be finite and increase"),
+    "a step of no length": (npy(STATES), "--time-step 0", "`times` must be finite and increase"),
 }
 
 

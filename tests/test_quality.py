@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from phibe import OU, Flow, Trajectories, fit_affine
+from phibe.ensembles import carry, observed, place_marks, time_free
 from phibe.metrics import Estimate
 from phibe.quality import assess, open_source, write_source
-from phibe.quality.ensembles import carry, observed, place_marks, time_free
 from phibe.quality.measures import Distance, excess, held_out_objective, law_distances, moment_error, ratio, spread
 from phibe.quality.verdict import judge_laws, judge_moments, judge_objective, judge_power
 

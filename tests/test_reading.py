@@ -40,7 +40,7 @@ def test_what_is_saved_is_read_again_with_its_names(tmp_path, kind, own, ragged)
 
 def test_an_array_alone_takes_its_times_from_a_step(tmp_path):
     data = some(own=False)
-    again = open_data(data.save(tmp_path / "data.npy"), step=0.25)
+    again = open_data(data.save(tmp_path / "data.npy"), time_step=0.25)
     assert torch.equal(again.states, data.states)
     torch.testing.assert_close(again.times, torch.arange(7).double() / 4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from phibe.cli import data, experiments, generation, reports
+from phibe.cli import data, experiments, generation, published, reports
 from phibe.cli.options import closest
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -13,6 +13,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fit": data.train,
     "report": reports.report,
     "generate": generation.generate,
+    "fetch": published.download,
+    "convert": published.convert,
     "objectives": experiments.list_objectives,
     "list": experiments.list_all,
     "run": experiments.run,
@@ -26,6 +28,8 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
+  phibe fetch URL             a published file, with its hash; a download that was cut off goes on
+  phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
   phibe run NAME              run one: --preset smoke (seconds), laptop (minutes), paper (the published sizes)

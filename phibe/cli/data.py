@@ -29,7 +29,7 @@ def add_reading(options: Options) -> None:
     options.add("--path_column", str | None, None, help="column of a table that numbers or names the paths")
     options.add("--time_column", str | None, None, help="column of times")
     options.add("--columns", str | None, None, help="columns of the state, as x,y (default: all others)")
-    options.add("--step", float | None, None, help="time between observations, for arrays that come without times")
+    options.add("--time_step", float | None, None, help="time between observations, for arrays that come without times")
     options.add("--windows", int | None, None, help="cut long paths into pieces of so many observations")
 
 

@@ -64,6 +64,9 @@ class Options:
             kind = re.sub(r"<class '(.*?)'>|typing\.", r"\1", kind)
             kind = re.sub(r"Literal\[(.*)\]", r"one of \1", kind).replace("'", "")
             return f"--{name} needs {kind}; got {value!r}."
+        if found := re.fullmatch(r'Parser key "(.+?)": Does not validate against any of .* Given value: (.*)', message):
+            kinds = [kind for kind in re.findall(r"Expected an? <class '(\w+)'>", message) if kind != "NoneType"]
+            return f"--{found[1]} needs {' or '.join(kinds) or 'another value'}; got {found[2]!r}."
         if found := re.fullmatch(r"unrecognized arguments: (\S+).*", message):
             known = [option for action in self.parser._actions for option in action.option_strings]
             return f"there is no option {found[1]}{closest(found[1], known)}."

@@ -15,6 +15,7 @@ from phibe.moments import typical_step
 from phibe.objectives import OBJECTIVES, estimate_noise
 from phibe.training import FitConfig
 from phibe.training.checkpoints import Metrics, load_tensors
+from phibe.training.normal_equations import Size
 from phibe.training.runs import read_config
 from phibe.trajectories import Trajectories
 
@@ -96,7 +97,19 @@ def describe_run(folder: Path) -> str:
         "state": f"shape {tuple(about['state_shape'])}, times {about['interval']}, step {about['step']:g}",
         "settings": ", ".join(f"{name}={value}" for name, value in changed.items()) or "the defaults",
     }
+    if "trials" in about:
+        lines["tried"] = _trials(about["trials"])
     return "\n".join([str(folder), *_rows(lines), *_last(history)])
+
+
+def _trials(trials: list[dict[str, Any]]) -> str:
+    """What cross-validation found, in one line."""
+    least = min(trials, key=lambda trial: trial["objective"])
+    size = Size(**{name: least[name] for name in Size._fields})
+    return (
+        f"{len(trials)} sizes; the least objective on paths left out, {least['objective']:.5g} ± {least['error']:.2g}, "
+        f"has {size}; of the few best, the one whose flow keeps closest to the observed laws is taken"
+    )
 
 
 def _status(folder: Path, history: list[dict[str, Any]], config: dict[str, Any]) -> str:

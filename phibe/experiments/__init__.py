@@ -5,9 +5,11 @@ from types import ModuleType
 from phibe.experiments import (
     affine_ou,
     estimators,
+    navier_stokes,
     nonlinear,
     ou,
     ou_theory,
+    own_data,
     pendulum_images,
     pendulum_real,
     pendulum_states,
@@ -22,4 +24,6 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "pendulum_states": pendulum_states,
     "pendulum_images": pendulum_images,
     "pendulum_real": pendulum_real,
+    "navier_stokes": navier_stokes,
+    "own_data": own_data,
 }

@@ -44,7 +44,7 @@ class Basis(Network):
         self.register_buffer("frequencies", torch.randn(size, waves, generator=generator) / tails / math.sqrt(size))
         self.register_buffer("phases", 2 * math.pi * torch.rand(waves, generator=generator))
         count = math.comb(size + degree, degree) + waves
-        start = torch.randn(len(self.knots), count, size, generator=generator) / (10 * math.sqrt(count))
+        start = torch.randn(len(self.knots), count, size) / (10 * math.sqrt(count))
         self.coefficients = nn.Parameter(start)
 
     def features(self, x: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from phibe.ensembles import Marks, carry, observed
 from phibe.flow import Flow
 from phibe.metrics import Estimate, sliced_w2
 from phibe.objectives import estimate_noise, find_objective
-from phibe.quality.ensembles import Marks, carry, observed
 from phibe.trajectories import Trajectories
 
 LEAST, DRAWS, MEGABYTES = 8, 4, 256

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phibe.ensembles import Marks, carry, observed, place_marks, time_free
 from phibe.flow import Flow
 from phibe.metrics import Estimate
 from phibe.moments import typical_step
-from phibe.quality.ensembles import Marks, carry, observed, place_marks, time_free
 from phibe.quality.measures import DRAWS, MEGABYTES, Distance, held_out_objective, law_distances, method_for, spread
 from phibe.quality.verdict import (
     Finding,

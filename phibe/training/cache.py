@@ -28,9 +28,9 @@ def open_data(
     """Trajectories of a file: .csv, .npz, .npy and .nc into memory, .zarr as a memory map of a copy.
 
     A table has a column of times, one for the path if there are several, and the coordinates; `path_column`,
-    `time_column` and `columns` name them where the header does not. An array without times needs a `step`; one long
-    path is cut into `windows` of so many observations, with times since the beginning of each. `missing` says what to
-    do with missing values: error, drop (the transitions that touch one) or split (the path, there and at gaps in time).
+    `time_column` and `columns` name them where the header does not. An array without times needs a `time_step`; one
+    long path is cut into `windows` of so many observations, with times since the beginning of each. `missing` says what
+    to do with missing values: error, drop (transitions that touch one) or split (the path, there and at gaps in time).
     The copy of a .zarr is one that random access can read, made once, in `cache` (by default a folder beside the
     store), a few megabytes at a time, and made again when the store has changed. A store is one of
     `Trajectories.save`, or of xarray with one array (path, time, …).
@@ -116,7 +116,7 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
                 group["states"],
                 np.asarray(group["times"]),
                 np.asarray(group["lengths"]) if "lengths" in names else None,
-                list(group.attrs.get("labels", [])),
+                _texts(group.attrs.get("labels")),
             )
     except Exception as error:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
@@ -127,6 +127,10 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
             f"coordinate; it holds {', '.join(names) or 'nothing'}."
         )
     return found[0], np.asarray(found[0].coords["time"]), None, []
+
+
+def _texts(labels: Any) -> list[str]:
+    return [str(label) for label in labels or ()]
 
 
 def _xarray(store: Path) -> list[Any]:

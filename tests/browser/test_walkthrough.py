@@ -1,4 +1,4 @@
-"""From a table to a flow and back, as a new user would: check, fit, generate, in an empty folder, against the truth."""
+"""From a table to a flow and back, as a new user would: check, fit, generate and read the report, against the truth."""
 
 import json
 import os
@@ -9,32 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from phibe import OU, open_data, open_flow
+from phibe import Trajectories, open_data, open_flow
+from phibe.experiments.own_data import random_ou
 from phibe.labels import Labels
 from phibe.metrics import gaussian_w2, global_velocity_error, moments
-from phibe.trajectories import Trajectories
 
-ROOT = Path(__file__).resolve().parent.parent
-PATHS, TIMES, HORIZON = 500, 100, 2.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def truth(seed: int = 1) -> OU:
-    """A random stable process in three dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    matrix, noise = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
-    shift = float(torch.linalg.eigvals(matrix).real.max()) + 0.5
-    start = torch.randn(3, dtype=torch.float64, generator=generator)
-    eye = torch.eye(3, dtype=torch.float64)
-    return OU(matrix - shift * eye, 0.3 * noise.tril() + 0.6 * eye, m0=2 * start, C0=0.5 * eye)
-
-
-def observe(process: OU, seed: int = 0) -> Trajectories:
-    """Every path at times of its own, all of them from t = 0 on."""
-    generator = torch.Generator().manual_seed(seed)
-    times = HORIZON * torch.rand(PATHS, TIMES, dtype=torch.float64, generator=generator).sort(dim=1).values
-    times[:, 0] = 0.0
-    seen = process.simulate(paths=PATHS, times=times, generator=generator)
-    return Trajectories(seen.states, times, labels=Labels.read(["time [s]", "x [m]", "y [m]", "z [m]"]))
+def observe(paths: int = 500, times: int = 100) -> Trajectories:
+    """A random stable process in three dimensions, every path at times of its own, all of them from t = 0 on."""
+    generator = torch.Generator().manual_seed(0)
+    own = 2 * torch.rand(paths, times, dtype=torch.float64, generator=generator).sort(dim=1).values
+    own[:, 0] = 0.0
+    seen = random_ou().simulate(paths=paths, times=own, generator=generator)
+    return Trajectories(seen.states, own, labels=Labels.read(["time [s]", "x [m]", "y [m]", "z [m]"]))
 
 
 def say(folder: Path, *arguments: str) -> str:
@@ -49,7 +38,7 @@ def say(folder: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("walk")
-    observe(truth()).save(folder / "mydata.csv")
+    observe().save(folder / "mydata.csv")
     said = {"check": say(folder, "check", "mydata.csv")}
     said["fit"] = say(folder, "fit", "mydata.csv", "--out", "mine")
     times = ["--times", "0:2:0.125", "--log-density", "true", "--out", "made.csv"]
@@ -72,7 +61,7 @@ def test_every_choice_has_its_reason(walked):
 
 def test_the_velocity_is_the_true_one(walked):
     folder, _ = walked
-    process, flow = truth(), open_flow(folder / "mine")
+    process, flow = random_ou(), open_flow(folder / "mine")
     grid = torch.linspace(0.1, 1.9, 10)
 
     def error(velocity):
@@ -88,7 +77,7 @@ def test_the_velocity_is_the_true_one(walked):
 
 def test_the_generated_law_is_the_true_one(walked):
     folder, _ = walked
-    process, made = truth(), open_data(folder / "made.csv", columns=["x", "y", "z"])
+    process, made = random_ou(), open_data(folder / "made.csv", columns=["x", "y", "z"])
     assert made.labels.texts() == ["time [s]", "x [m]", "y [m]", "z [m]"]
     for t in (0.5, 1.0, 2.0):
         index = int((made.times - t).abs().argmin())
@@ -96,3 +85,16 @@ def test_the_generated_law_is_the_true_one(walked):
         unit = float(law.covariance.diagonal().sum().sqrt())
         assert gaussian_w2(moments(made.states[:, index]), law) < 0.12 * unit
         assert gaussian_w2(moments(made.states[:, 0]), law) > 0.3 * unit  # the start is another law
+
+
+def test_the_report_says_so_in_a_browser(walked, page):
+    folder, said = walked
+    quality = json.loads((folder / "mine" / "quality.json").read_text())
+    assert quality["verdict"] == "good"
+    assert "good" in said["fit"]
+    page.goto((folder / "mine" / "report.html").as_uri())
+    shown = page.inner_text("body")
+    assert "good" in shown[:600].lower()
+    for name in ("x [m]", "y [m]", "time [s]"):
+        assert name in shown
+    assert page.locator("svg").count() >= 3
