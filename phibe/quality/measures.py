@@ -14,7 +14,7 @@ from phibe.metrics import Estimate, sliced_w2
 from phibe.objectives import estimate_noise, find_objective
 from phibe.trajectories import Trajectories
 
-LEAST, DRAWS, MEGABYTES = 8, 4, 256
+LEAST, DRAWS, MEGABYTES = 8, 4, 64
 """Paths below which there is no law to compare, samples that a floor is averaged over, memory for the states."""
 
 
@@ -129,10 +129,12 @@ def held_out_objective(
     The error comes from the differences between blocks of paths (of few paths, stretches), since neighbouring samples
     of a path are not independent. None if no path is long enough.
     """
-    kind, options = find_objective(objective), {}
+    kind, size = find_objective(objective), held.states[0, 0].numel()
+    means, options, samples = [], {}, min(samples, max(400, 4_000_000 // size))
     if objective == "isotropic":  # σ²I knows no other units
-        unit, options = torch.ones_like(unit), {"noise": noise or estimate_noise(held), "exact": True}
-    means = []
+        generator = torch.Generator().manual_seed(0)
+        options = {"noise": noise or estimate_noise(held), "exact": size <= 64, "generator": generator}
+        unit = torch.ones_like(unit)
     for block in held.blocks(20):
         if block._shortest() < kind.width:
             continue

@@ -26,7 +26,8 @@ from phibe.quality.verdict import (
 )
 from phibe.trajectories import Trajectories
 
-MARKS, FRAMES, SHOWN = 12, 61, 400
+MARKS, FRAMES, SHOWN, FEW = 12, 61, 400, 24
+"""Times that laws are compared at, pictures of a film, paths in it, and paths of pictures, which take long to carry."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Views:
 
     @staticmethod
     def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
-        """Of the first paths, a few hundred at most, at up to `FRAMES` marks from the start on."""
-        shown = data[:SHOWN]
+        """Of the first paths, a few hundred at most (`FEW` of pictures), at up to `FRAMES` marks from the start on."""
+        shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
         return Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
 
@@ -139,6 +140,7 @@ class Parts:
         others = torch.ones(len(data), dtype=torch.bool)
         others[held] = False
         most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
+        most = most if len(data.state_shape) == 1 else FEW
         rest = others.nonzero()[:, 0]
         rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))[: DRAWS * most]]
         return Parts(data[torch.cat([rest, held[:most]])], len(rest))
