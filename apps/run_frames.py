@@ -25,7 +25,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a film depends on: the run, how it is integrated, and the coordinates (or the path and the channel) shown."""
+    """What a film depends on: the run, how it is integrated, the coordinates (or the path and the channel) shown."""
 
     run: Run
     method: str = "rk4"
@@ -71,7 +71,7 @@ def _vectors(setting: Setting, seen: Views, flow: Flow) -> Columns:
 def _arrows(seen: Views, flow: Flow, pair: tuple[int, int]) -> dict[str, Tensor]:
     """Arrows from some particles to where they would be a twentieth of the film later."""
     x = seen.carried[:ARROWS].movedim(1, 0)
-    frames, count = x.shape[:2]
+    count = x.shape[1]
     t = seen.marks.times.to(x.dtype)
     with torch.no_grad():
         v = flow.velocity(x.reshape(-1, x.shape[2]).nan_to_num(0.0), t.repeat_interleave(count)).reshape(x.shape)

@@ -25,7 +25,7 @@ WIDE = {"sizing_mode": "stretch_width"}
 
 
 class RunView(pn.viewable.Viewer):
-    """One of the listed runs. For vectors `first` and `second` are the coordinates shown, for pictures path and channel."""
+    """One of the listed runs. `first` and `second` are the coordinates shown, of pictures the path and the channel."""
 
     run = param.Selector(label="Run")
     method = param.Selector(default="rk4", objects=list(METHODS), label="Integrator")
@@ -103,7 +103,8 @@ class RunView(pn.viewable.Viewer):
             )
         items = "".join(f"<li>{escape(finding['text'])}</li>" for finding in quality["findings"])
         link = f'<a href="/report/{escape(setting.run.name)}">The whole report</a>'
-        return f"<p><b>{escape(quality['verdict'].capitalize())}.</b> {escape(quality['motion'])} {link}.</p><ul>{items}</ul>"
+        verdict = escape(quality["verdict"].capitalize())
+        return f"<p><b>{verdict}.</b> {escape(quality['motion'])} {link}.</p><ul>{items}</ul>"
 
     @param.depends("shown")
     def key(self) -> str:

@@ -70,7 +70,7 @@ def test_the_spectrum_of_white_noise_is_flat():
     found = enstrophy_spectrum(normal(400, N, N)).mean.mean(0)
     assert torch.allclose(found, torch.full_like(found, 0.5 / N**2), rtol=0.15)  # ½ of a variance 1, in N² modes
     rough = enstrophy_spectrum(normal(400, N, N).cumsum(-1)).mean.mean(0)
-    assert rough[1] > 20 * rough[7]  # a walk is not
+    assert rough[1] > 3 * rough[7]  # that of a walk along x is not
 
 
 def test_the_spectral_error_is_the_logarithm_of_the_ratio():
@@ -144,8 +144,8 @@ def test_the_score_is_least_for_the_true_law():
 
 
 def test_a_rollout_is_stable_while_it_is_finite_and_as_large_as_the_truth():
-    truth = normal(6, 40, 2)
-    good = stability(1.3 * normal(6, 80, 2, seed=1), truth)
+    truth = normal(6, 40, 50)
+    good = stability(1.3 * normal(6, 80, 50, seed=1), truth)
     assert good.stable and good.finite == 1 and good.ratio.shape == (80,)
     grown = truth.clone()
     grown[:, -1] *= 5

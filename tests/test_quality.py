@@ -9,8 +9,8 @@ from phibe import OU, Flow, Trajectories, fit_affine
 from phibe.ensembles import carry, observed, place_marks, time_free
 from phibe.metrics import Estimate
 from phibe.quality import assess, open_source, write_source
-from phibe.quality.measures import Distance, excess, held_out_objective, law_distances, ratio, spread
-from phibe.quality.verdict import judge_laws, judge_objective, judge_power
+from phibe.quality.measures import Distance, excess, held_out_objective, law_distances, moment_error, ratio, spread
+from phibe.quality.verdict import judge_laws, judge_moments, judge_objective, judge_power
 
 TIMES = torch.linspace(0, 1, 13, dtype=torch.float64)
 PROCESS = OU.nonreversible()
@@ -45,7 +45,10 @@ def test_an_exact_flow_is_at_the_floor_and_the_drift_is_not(kind, request):
     assert 0.8 < ratio(quality.laws) < 1.2
     assert excess(quality.laws) < 0.1
     wrong, _ = assess(Flow(PROCESS.drift, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
-    assert ratio(wrong.laws) > 1.5 * ratio(quality.laws)
+    assert ratio(wrong.laws) > 1.15 * ratio(quality.laws)
+    assert moment_error(quality.laws) < 0.1  # two numbers see more than a distance of whole laws
+    assert moment_error(wrong.laws) > 0.3
+    assert quality.verdict == "good" != wrong.verdict
     still, _ = assess(Flow(lambda x, t: 0 * x, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
     assert still.verdict == "not trustworthy"
     assert [d.flow for d in still.laws] == pytest.approx([d.still for d in still.laws])
@@ -96,7 +99,7 @@ def test_pieces_of_one_path_are_compared_by_the_time_since_they_began():
     assert float(views.marks.times[-1]) == pytest.approx(1.2)
     assert ratio(quality.laws) < 1.5
     assert "hardly moves" in quality.motion
-    assert quality.held_out.value < -5 * quality.held_out.error  # laws at rest cannot tell, the objective can
+    assert quality.held_out.value < -3 * quality.held_out.error  # laws at rest cannot tell, the objective can
 
 
 def test_distances_do_not_depend_on_units(data):
@@ -148,7 +151,7 @@ def test_few_paths_show_little_and_the_words_say_so():
 
 
 def row(flow: float, floor: float = 0.1) -> list[Distance]:
-    return [Distance(1.0, flow, floor, 1.0, 100)]
+    return [Distance(1.0, flow, floor, 1.0, 100, 0.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,13 @@ def test_laws_are_graded_by_their_distance_in_floors_and_in_spreads(flow, floor,
 )
 def test_an_objective_must_be_below_that_of_no_motion_by_three_errors(value, grade):
     assert judge_objective(Estimate(value, 0.1), objective="phibe").grade == grade
+
+
+@pytest.mark.parametrize(("error", "grade"), [(0.1, "good"), (0.3, "usable with care"), (0.6, "not trustworthy")])
+def test_means_and_spreads_are_graded_in_spreads_of_their_time(error, grade):
+    (finding,) = judge_moments([Distance(1.0, 0.1, 0.1, 1.0, 100, error**2, 0.5)])
+    assert finding.grade == grade
+    assert "0.50 times the observed" in finding.text
 
 
 def test_a_coarse_floor_is_a_finding():

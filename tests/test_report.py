@@ -32,7 +32,8 @@ def remote(page: str) -> set[str]:
 def run(tmp_path_factory) -> Path:
     """A closed-form run of the paper's process, with names that want to be HTML."""
     folder = tmp_path_factory.mktemp("run")
-    data = OU.nonreversible().simulate(paths=200, times=TIMES, seed=0)
+    process = OU([[-0.5, -2.0], [2.0, -0.5]], torch.eye(2), m0=[2.0, 0.0], C0=torch.eye(2))
+    data = process.simulate(paths=200, times=TIMES, seed=0)
     data = Trajectories(data.states, TIMES, labels=Labels.read(["t [s]", "<script>alert(1)</script> [m]", "y"]))
     data.save(folder / "data.npz")
     fit_closed(

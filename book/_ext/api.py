@@ -1,7 +1,7 @@
-"""Sphinx extension: `{api} phibe.flow` shows what a module offers, with signatures and docstrings, and names link there.
+"""Sphinx extension: `{api} phibe.flow` shows what a module offers, with signatures and docstrings.
 
-Docstrings here are plain text with formulas in Unicode, not reStructuredText: paragraphs stay paragraphs, indented parts
-keep their lines, and what stands between backticks is code. Nothing in them can break a strict build.
+Docstrings here are plain text with formulas in Unicode, not reStructuredText: paragraphs stay paragraphs, indented
+parts keep their lines, and what stands between backticks is code. Nothing in them can break a strict build.
 """
 
 import inspect

@@ -14,10 +14,20 @@ from phibe.flow import Flow
 from phibe.metrics import Estimate
 from phibe.moments import typical_step
 from phibe.quality.measures import DRAWS, MEGABYTES, Distance, held_out_objective, law_distances, method_for, spread
-from phibe.quality.verdict import Finding, criteria, judge_laws, judge_objective, judge_power, motion, worst
+from phibe.quality.verdict import (
+    Finding,
+    criteria,
+    judge_laws,
+    judge_moments,
+    judge_objective,
+    judge_power,
+    motion,
+    worst,
+)
 from phibe.trajectories import Trajectories
 
-MARKS, FRAMES, SHOWN = 12, 61, 400
+MARKS, FRAMES, SHOWN, FEW = 12, 61, 400, 24
+"""Times that laws are compared at, pictures of a film, paths in it, and paths of pictures, which take long to carry."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,8 @@ class Views:
 
     @staticmethod
     def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
-        """Of the first paths, a few hundred at most, at up to `FRAMES` marks from the start on."""
-        shown = data[:SHOWN]
+        """Of the first paths, a few hundred at most (`FEW` of pictures), at up to `FRAMES` marks from the start on."""
+        shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
         return Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
 
@@ -93,7 +103,7 @@ def assess(
     value = held_out_objective(flow, unseen, objective, unit=unit, noise=noise)
     laws = parts.distances(flow, unit=unit, method=method, elapsed=free)
     findings += [judge_objective(value, objective=objective), judge_laws("laws", laws, where="At the observed times")]
-    findings += judge_power(laws)
+    findings += [*judge_moments(laws), *judge_power(laws)]
     between: list[Distance] = []
     if refitted is not None:
         between = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
@@ -130,6 +140,7 @@ class Parts:
         others = torch.ones(len(data), dtype=torch.bool)
         others[held] = False
         most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
+        most = most if len(data.state_shape) == 1 else FEW
         rest = others.nonzero()[:, 0]
         rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))[: DRAWS * most]]
         return Parts(data[torch.cat([rest, held[:most]])], len(rest))

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 
 from phibe.metrics import Estimate
-from phibe.quality.measures import LEAST, Distance, excess, ratio
+from phibe.quality.measures import LEAST, Distance, excess, moment_error, ratio
 
 GRADES = ("good", "usable with care", "not trustworthy")
 NEAR, FAR = 2.0, 4.0
 """Times the floor that the laws may be away: up to the first is good, beyond the second not trustworthy …"""
 SMALL, LARGE = 0.05, 0.25
 """… unless the excess over the floor, in standard deviations of the data, is up to the first, or up to the second."""
+NARROW, WIDE = 0.2, 0.5
+"""Errors of mean and spread, in spreads of the time: up to the first is good, beyond the second not trustworthy."""
 COARSE = 0.35
 """A floor above this many standard deviations hides errors that matter."""
 SURE = 3.0
@@ -34,11 +36,12 @@ def worst(findings: list[Finding]) -> str:
 
 def criteria() -> str:
     return (
-        f"Good: laws within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), a floor of at "
-        f"most {COARSE:g} standard deviations, and a held-out objective at least {SURE:g} standard errors below that "
-        f"of no motion. Not trustworthy: laws beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, "
-        "a flow that runs away, or an objective above that of no motion. In between: usable with care. The worst of the "
-        "findings decides."
+        f"Good: laws within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means and "
+        f"spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard deviations, "
+        f"and a held-out objective at least {SURE:g} standard errors below that of no motion. Not trustworthy: laws "
+        f"beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and spreads off by more than "
+        f"{WIDE:.0%}, a flow that runs away, or an objective above that of no motion. In between: usable with care. "
+        "The worst of the findings decides."
     )
 
 
@@ -70,6 +73,17 @@ def judge_laws(about: str, distances: list[Distance], *, where: str) -> Finding:
     if times <= NEAR or beyond <= SMALL:
         return Finding(about, GRADES[0], text)
     return Finding(about, GRADES[1] if times <= FAR or beyond <= LARGE else GRADES[2], text)
+
+
+def judge_moments(distances: list[Distance]) -> list[Finding]:
+    """Are the generated means and spreads the true ones? The drift alone, for one, lets the spread shrink."""
+    if not distances or any(d.flow == math.inf for d in distances):
+        return []
+    error = moment_error(distances)
+    scale = math.exp(sum(math.log(d.scale) for d in distances) / len(distances))
+    text = f"Mean and spread are off by {error:.2f} of the spread at their time; the generated spread is "
+    grade = GRADES[0] if error <= NARROW else GRADES[1] if error <= WIDE else GRADES[2]
+    return [Finding("mean and spread", grade, f"{text}{scale:.2f} times the observed one.")]
 
 
 def judge_power(distances: list[Distance]) -> list[Finding]:
