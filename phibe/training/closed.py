@@ -142,8 +142,12 @@ def law_gap(flow: Flow, data: Trajectories) -> float:
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    error = float(trial.scores.std()) / math.sqrt(len(trial.scores)) if len(trial.scores) > 1 else 0.0
-    return trial.size._asdict() | {"objective": trial.mean, "error": error}
+    return trial.size._asdict() | {"objective": trial.mean, "error": standard_error(trial.scores)}
+
+
+def standard_error(values: Tensor) -> float:
+    """Of their mean; zero for a single one."""
+    return float(values.std(correction=0)) / math.sqrt(max(1, len(values) - 1))
 
 
 def best(tried: Sequence[Trial]) -> Trial:
@@ -151,7 +155,7 @@ def best(tried: Sequence[Trial]) -> Trial:
     least = min(tried, key=lambda trial: trial.mean)
     for trial in tried:
         gap = trial.scores - least.scores
-        if float(gap.mean()) <= float(gap.std()) / math.sqrt(len(gap)):
+        if float(gap.mean()) <= standard_error(gap):
             return trial
     return least
 
