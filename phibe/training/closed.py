@@ -35,8 +35,9 @@ FOLDS, MOST = 8, 600
 LARGE = 2**29
 """Bytes of states, in float64, of which a solve has enough."""
 
-SHORT, CLOSE = 6, 0.05
-"""Candidates that are followed by their flow, and how near to the best objective they must be."""
+SHORT, CLOSE, ALIKE, FAR = 6, 0.05, 1.2, 30.0
+"""Candidates that are followed by their flow, how near to the best objective they must be, gaps that are alike, and
+spreads from the mean where a flow has run away."""
 
 
 class Trial(NamedTuple):
@@ -121,23 +122,30 @@ def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) ->
     good = {id(trial) for trial in ranked if trial.mean <= limit} | {id(best(tried))}
     near = [trial for trial in tried if id(trial) in good]
     fields = [solved(sums[trial.size.knots], trial.size) for trial in near]
-    gaps = [law_gap(Flow(Fitted(field), None, typical_step(data)), data) for field in fields]
-    return next(field for field, gap in zip(fields, gaps, strict=True) if not gap > 1.1 * min(gaps))
+    some = data[:: max(1, len(data) // 300)]
+    gaps = [law_gap(Flow(Fitted(field), None, typical_step(data)), some) for field in fields]
+    return next(field for field, gap in zip(fields, gaps, strict=True) if not gap > ALIKE * min(gaps))
 
 
 def law_gap(flow: Flow, data: Trajectories) -> float:
-    """Sliced W₂ between the observed states of some paths and where the flow carries their starts, in spreads of the
-    data, root mean square over eight times; infinite if it loses any."""
-    data = data[:: max(1, len(data) // 300)]
+    """Sliced W₂ between the observed states and where the flow carries their starts, in spreads of the data, root mean
+    square over eight times. Infinite for a flow that runs away, even if only from starts half as far again apart."""
     marks = place_marks(data, 8, elapsed=False)
-    made, seen = carry(flow, data, marks), observed(data, marks)
-    spread = data.states[data._observed()].std(0)
+    centre, spread = (part(data.states[data._observed()].double(), 0) for part in (torch.mean, torch.std))
+    unit = torch.where(spread > 0, spread, 1.0)
+    wide = data.states.clone()
+    wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
+    made, apart = (carry(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
+    for states in (made, apart):
+        far = ((states[marks.index >= 0] - centre) / unit).abs()
+        if not bool((far < FAR).all()):  # not a number is not near either
+            return math.inf
+    made, seen = made / unit, observed(data, marks) / unit
     squares = []
     for k in range(len(marks.times)):
         there = marks.index[:, k] >= 0
-        x, y = (states[there, k] / torch.where(spread > 0, spread, 1.0) for states in (made, seen))
-        if len(x) > 1:
-            squares.append(sliced_w2(x, y, directions=32) ** 2 if bool(x.isfinite().all()) else math.inf)
+        if int(there.sum()) > 1:
+            squares.append(sliced_w2(made[there, k], seen[there, k], directions=32) ** 2)
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
