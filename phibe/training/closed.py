@@ -121,10 +121,19 @@ def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) ->
     limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)
     good = {id(trial) for trial in ranked if trial.mean <= limit} | {id(best(tried))}
     near = [trial for trial in tried if id(trial) in good]
-    fields = [solved(sums[trial.size.knots], trial.size) for trial in near]
-    some = data[:: max(1, len(data) // 300)]
-    gaps = [law_gap(Flow(Fitted(field), None, typical_step(data)), some) for field in fields]
-    return next(field for field, gap in zip(fields, gaps, strict=True) if not gap > ALIKE * min(gaps))
+    rest = sorted((trial for trial in tried if id(trial) not in good), key=lambda trial: trial.mean)
+    some, step = data[:: max(1, len(data) // 300)], typical_step(data)
+
+    def followed(trial: Trial) -> tuple[float, Normalised]:
+        field = solved(sums[trial.size.knots], trial.size)
+        return law_gap(Flow(Fitted(field), None, step), some), field
+
+    found = [followed(trial) for trial in near]
+    least = min(gap for gap, _ in found)
+    if math.isfinite(least):
+        return next(field for gap, field in found if gap <= ALIKE * least)
+    # all of them run away: the next best that does not, and if there is none the smallest
+    return next((field for gap, field in map(followed, rest) if math.isfinite(gap)), found[0][1])
 
 
 def law_gap(flow: Flow, data: Trajectories) -> float:
