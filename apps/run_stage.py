@@ -34,7 +34,8 @@ class RunStage:
         for glyph, name in self.tinted:
             setattr(glyph, name, self.colors.get(objective, self.colors["phibe"]))
         names = columns.get("names", ["t", "x"])
-        self.time.text, self.laws.xaxis.axis_label = names[0], names[0]
+        self.time.text = names[0] if self.kind == "vectors" else f"observed, {names[0]}"
+        self.laws.xaxis.axis_label = names[0]
         self._curves(quality)
         sent = {name: part for name, part in columns.items() if name not in ("names", "x_range", "y_range")}
         for plot, axis in zip(self.bars, "xy", strict=False):
