@@ -82,14 +82,14 @@ def _arrows(seen: Views, flow: Flow, pair: tuple[int, int]) -> dict[str, Tensor]
 
 
 def _bars(observed: Tensor, carried: Tensor, name: str) -> dict[str, np.ndarray]:
-    """Densities of both in common bins, a row for each frame; the last bar twice, for its right edge."""
+    """Densities of both in common bins, a row for each frame: bars of what was observed, steps of what was carried."""
     known = observed[torch.isfinite(observed)].numpy()
     low, high = np.quantile(known, [0.001, 0.999])
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-    rows = {"": observed.numpy(), "2": carried.numpy()}
-    heights = {end: np.stack([_density(row, edges) for row in part]) for end, part in rows.items()}
-    columns = {f"{name}{end}_y": np.concatenate([part, part[:, -1:]], 1) for end, part in heights.items()}
-    return columns | {f"{name}{end}_x": np.tile(edges, (len(observed), 1)) for end in rows}
+    bars, steps = (np.stack([_density(row, edges) for row in part.numpy()]) for part in (observed, carried))
+    every = np.tile(edges, (len(observed), 1))
+    columns = {f"{name}_x": every[:, :-1], f"{name}_x1": every[:, 1:], f"{name}_y": bars}
+    return columns | {f"{name}2_x": every, f"{name}2_y": np.concatenate([steps, steps[:, -1:]], 1)}
 
 
 def _density(values: np.ndarray, edges: np.ndarray) -> np.ndarray:

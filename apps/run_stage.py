@@ -34,14 +34,15 @@ class RunStage:
         for glyph, name in self.tinted:
             setattr(glyph, name, self.colors.get(objective, self.colors["phibe"]))
         names = columns.get("names", ["t", "x"])
-        self.time.text, self.laws.xaxis.axis_label = names[0], names[0]
+        self.time.text = names[0] if self.kind == "vectors" else f"observed, {names[0]}"
+        self.laws.xaxis.axis_label = names[0]
         self._curves(quality)
         sent = {name: part for name, part in columns.items() if name not in ("names", "x_range", "y_range")}
         for plot, axis in zip(self.bars, "xy", strict=False):
             if f"{axis}bars_y" in columns:
                 high = max(float(np.nanmax(columns[f"{axis}bars{end}_y"])) for end in ("", "2"))
                 plot.y_range.update(start=0, end=1.05 * high or 1.0)
-                edges = columns[f"{axis}bars_x"][0]
+                edges = columns[f"{axis}bars2_x"][0]
                 plot.x_range.update(start=float(edges[0]), end=float(edges[-1]))
         for side in ("x_range", "y_range"):
             if side in columns:
@@ -91,10 +92,10 @@ class RunStage:
     def _bars(self, axis: str) -> Figure:
         plot = figure(x_range=Range1d(-1, 1), y_range=Range1d(0, 1))
         plot.yaxis.axis_label = "density"
-        observed, carried = source("x", "y"), source("x", "y")
+        observed, carried = source("x", "x1", "y"), source("x", "y")
         self.sources |= {f"{axis}bars": observed, f"{axis}bars2": carried}
-        ground = {"fill_color": self.colors["samples"], "fill_alpha": 0.45, "step_mode": "after"}
-        plot.varea_step("x", 0, "y", source=observed, **ground)
+        ground = {"fill_color": self.colors["samples"], "fill_alpha": 0.45, "line_color": None}
+        plot.quad(left="x", right="x1", bottom=0, top="y", source=observed, **ground)
         line = plot.step("x", "y", source=carried, mode="after", line_width=2.5)
         self.tinted.append((line.glyph, "line_color"))
         return plot

@@ -101,7 +101,7 @@ class RunView(pn.viewable.Viewer):
             return (
                 f"<p>Nobody has judged this run yet: <code>phibe report runs/{name}</code> does.</p>" if setting else ""
             )
-        items = "".join(f"<li>{escape(finding['text'])}</li>" for finding in quality["findings"])
+        items = "".join(f"<li>{escape(finding['text'].replace('`', ''))}</li>" for finding in quality["findings"])
         link = f'<a href="/report/{escape(setting.run.name)}">The whole report</a>'
         verdict = escape(quality["verdict"].capitalize())
         return f"<p><b>{verdict}.</b> {escape(quality['motion'])} {link}.</p><ul>{items}</ul>"
@@ -135,21 +135,22 @@ class RunView(pn.viewable.Viewer):
             for which, axis in (("first", "Across"), ("second", "Up"))
         ]
 
-    def _figures(self) -> pn.Row:
+    def _figures(self) -> pn.Row | pn.Column:
+        """The plane with the rest beside it, or pictures side by side with the rest below them."""
+        small, key = [*self.stage.bars, self.stage.laws], prose(self.key, margin=(0, 10))
         if self.kind == "vectors":
-            main = pn.Column(prose(self.key, margin=(0, 10)), place(self.stage.main[0], TALL), self.player)
-        else:
-            screens = wrap(*(place(plot, HALF) for plot in self.stage.main), basis=(220, 220))
-            for part in screens:
-                part.styles = {**part.styles, "flex": "1 1 220px", "height": HALF}
-            main = pn.Column(screens, self.player, prose(self.key, margin=(0, 10)))
-        small = [*self.stage.bars, self.stage.laws]
-        side = pn.Column(*(place(plot, share(1 / len(small))) for plot in small))
-        return wrap(main, side, basis=(480, 300))
+            side = pn.Column(*(place(plot, share(1 / len(small))) for plot in small))
+            return wrap(pn.Column(key, place(self.stage.main[0], TALL), self.player), side, basis=(480, 300))
+        rows = [wrap(*(place(plot, HALF) for plot in pair), basis=(260, 260)) for pair in (self.stage.main, small)]
+        for part in (*rows[0], *rows[1]):
+            part.styles = {**part.styles, "flex": "1 1 260px", "height": HALF}
+        return pn.Column(rows[0], self.player, key, rows[1], **WIDE)
 
     def __panel__(self) -> pn.Column:
-        law = equation(r"\dot x = v(x, t), \quad x_0 \text{ the first state of each path}")
-        words = prose(law + f"<p>Explained in {chapter('11_your_own_data', 'Your own data')}.</p>", disable_math=False)
+        law = equation(r"\dot x = v(x, t)")
+        how = "The flow starts from the first state of each path and is shown at the times it was observed at."
+        more = f"<p>{how} Explained in {chapter('11_your_own_data', 'Your own data')}.</p>"
+        words = prose(law + more, disable_math=False)
         return pn.Column(self.problem, self.figures, wrap(prose(self.reading), words, basis=(430, 300)), **WIDE)
 
 

@@ -80,12 +80,12 @@ class Explorer:
         self.picture.value = f'<div style="max-width: 560px">{picture.svg()}</div>'
 
     def _tips(self, k: int, pair: tuple[int, int], line: bool) -> tuple[Tensor, Tensor]:
-        """Ends of the arrows of some particles: where they would be a fiftieth of the interval later."""
+        """Ends of the arrows of some particles: where they would be a fifteenth of the interval later."""
         x = self.states[:60, k]
         t = self.times[k].to(x.dtype).expand(len(x))
         with torch.no_grad():
             v = self.flow.velocity(x, t).flatten(1).double()
-        ahead = float(self.times[-1] - self.times[0]) / 50
+        ahead = float(self.times[-1] - self.times[0]) / 15
         flat = x.flatten(1).double() + ahead * v
         return (t.double() + ahead, flat[:, 0]) if line else (flat[:, pair[0]], flat[:, pair[1]])
 

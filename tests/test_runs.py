@@ -64,9 +64,9 @@ def test_a_run_is_shown_with_its_data_and_its_verdict(view):
     assert len(columns["t"]) == len(TIMES)
     np.testing.assert_allclose(columns["particles_x"][0], columns["samples_x"][0], atol=1e-6)
     assert np.abs(columns["particles_x"][-1] - columns["samples_x"][-1]).max() > 0.3
-    width = np.diff(columns["xbars_x"], axis=1)
-    area = (columns["xbars_y"][:, :-1] * width).sum(1)
+    area = (columns["xbars_y"] * (columns["xbars_x1"] - columns["xbars_x"])).sum(1)
     np.testing.assert_allclose(area, 1, atol=0.05)
+    np.testing.assert_array_equal(columns["xbars_y"][0], columns["xbars2_y"][0, :-1])  # the same starts
     assert shown.figures.visible and not shown.problem.visible
     assert "of the flow" not in shown.reading() and "/report/fit/spiral" in shown.reading()
     assert len(shown.stage.curves.data["t"]) > 4
