@@ -18,3 +18,11 @@ def book() -> Path:
             f"the strict build of the book failed:\n{done.stdout[-6000:]}\n{done.stderr[-12000:]}", pytrace=False
         )
     return ROOT / "_build" / "html"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is shared is made once when several processes run the tests: all that needs the book stays together, and
+    otherwise a file does."""
+    for item in items:
+        needs_book = "book" in getattr(item, "fixturenames", ()) or "browser" in item.path.parts
+        item.add_marker(pytest.mark.xdist_group("book" if needs_book else item.path.stem))

@@ -260,7 +260,7 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
         ("fit data.npz --objective fibe", "--objective needs one of phibe, "),
         ("fit data.npz --network cnn", "--network needs one of mlp, residual, unet; got 'cnn'."),
         ("fit data.npz --network_arguments.widht 3", "The network 'mlp' has no argument widht"),
-        ("fit data.npz --network unet", "A U-Net with 3 grids takes states (channels, height, width)"),
+        ("fit data.npz --network unet", "This U-Net takes states (channels, height, width)"),
         ("fit data.npz --batch 3 --micro_batches 2", "`batch` must be a multiple of processes × micro-batches"),
         ("check none.npz", "There is no file none.npz."),
         ("check data.txt", "kept as .npz or .zarr; got 'data.txt'"),

@@ -94,6 +94,9 @@ def test_a_periodic_unet_commutes_with_shifts_of_its_coarsest_grid():
     assert defect(periodic, (2, -4)) < 1e-12
     assert defect(periodic, (1, 0)) > 1e-3  # finer than the coarse grid
     assert defect(small("unet", padding="zeros").double(), (2, -4)) > 1e-3  # the edge is seen
+    patched = small("unet", patch=2).double()
+    assert defect(patched, (4, -4)) < 1e-12
+    assert defect(patched, (2, 0)) > 1e-3  # the coarse grid is twice as coarse
 
 
 def test_a_condition_is_read_but_not_differentiated():

@@ -18,9 +18,10 @@ class UNet(Network):
     """A U-Net on states (channels, height, width): residual blocks on grids of 1, ½, ¼ … of the resolution.
 
     One grid for each of `multipliers`, with `channels · multiplier` features, `blocks` blocks on the way down and as
-    many up. Padding is "circular" for periodic fields (v then commutes with shifts by 2^(grids − 1) pixels) or "zeros"
-    for pictures. With `condition_channels` = k it also reads a condition (n, k, height, width), or one without n for
-    all samples, in the network's own units: `net.conditioned(c)` is the velocity v(x, t) under it.
+    many up. With `patch` = p the finest grid is that of squares of p × p pixels, each pixel a channel of its own: about
+    p² times cheaper. Padding is "circular" for periodic fields (v then commutes with shifts by p·2^(grids − 1) pixels)
+    or "zeros" for pictures. With `condition_channels` = k it also reads a condition (n, k, height, width), or one
+    without n for all samples, in the network's own units: `net.conditioned(c)` is the velocity v(x, t) under it.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class UNet(Network):
         channels: int = 32,
         multipliers: Sequence[int] = (1, 2, 2),
         blocks: int = 2,
+        patch: int = 1,
         padding: str = "circular",
         condition_channels: int = 0,
         time: bool = True,
@@ -40,16 +42,17 @@ class UNet(Network):
             channels=channels,
             multipliers=list(multipliers),
             blocks=blocks,
+            patch=patch,
             padding=padding,
             condition_channels=condition_channels,
             time=time,
             activation=activation,
         )
-        self._check_grids(len(multipliers), padding)
+        self._check_grids(patch * 2 ** (len(multipliers) - 1), padding)
         size, widths, act = self.state_shape[0], [channels * m for m in multipliers], ACTIVATIONS[activation]
         self.embed = TimeEmbedding(channels, act) if time else None
         block = partial(ResidualBlock, embedding=4 * channels if time else 0, padding=padding, activation=act)
-        self.enter = _conv(size + condition_channels, widths[0], padding)
+        self.enter = _conv((size + condition_channels) * patch**2, widths[0], padding)
         self.down, self.up, self.shrink, self.grow = (nn.ModuleList() for _ in range(4))
         for i, width in enumerate(widths):
             self.down.append(nn.ModuleList(block(width, width) for _ in range(blocks)))
@@ -57,12 +60,12 @@ class UNet(Network):
                 self.shrink.append(_conv(width, widths[i + 1], padding, stride=2))
                 self.grow.append(_conv(widths[i + 1], width, padding))
                 self.up.append(nn.ModuleList(block(width * (1 + (k == 0)), width) for k in range(blocks)))
-        self.leave = nn.Sequential(act(), _conv(widths[0], size, padding))  # no norm: |v| may grow with |x|
+        self.leave = nn.Sequential(act(), _conv(widths[0], size * patch**2, padding))  # no norm: |v| may grow with |x|
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         self._check(x, t)
         e = None if self.embed is None else self.embed(t.to(x.dtype))
-        h = self.enter(self._join(x, condition))
+        h = self.enter(F.pixel_unshuffle(self._join(x, condition), self.arguments["patch"]))
         skips: list[Tensor] = []
         for i, level in enumerate(self.down):
             if i:
@@ -72,7 +75,7 @@ class UNet(Network):
         for level, grow in zip(reversed(self.up), reversed(self.grow), strict=True):
             h = grow(F.interpolate(h, scale_factor=2, mode="nearest"))
             h = _through(level, torch.cat([h, skips.pop()], dim=1), e)
-        return self.leave(h)
+        return F.pixel_shuffle(self.leave(h), self.arguments["patch"])
 
     def conditioned(self, condition: Tensor) -> Velocity:
         """v(x, t) under one condition, for objectives and flows: (n, k, height, width), or (k, height, width)."""
@@ -86,12 +89,11 @@ class UNet(Network):
             )
         return x if condition is None else torch.cat([x, condition.expand(len(x), *condition.shape[-3:])], dim=1)
 
-    def _check_grids(self, grids: int, padding: str) -> None:
-        factor = 2 ** (grids - 1)
+    def _check_grids(self, factor: int, padding: str) -> None:
         if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
             raise ValueError(
-                f"A U-Net with {grids} grids takes states (channels, height, width) with sides divisible by {factor}; "
-                f"got {self.state_shape}. Fewer `multipliers`, or pad the states?"
+                f"This U-Net takes states (channels, height, width) with sides divisible by {factor}; got "
+                f"{self.state_shape}. Fewer `multipliers`, a smaller `patch`, or pad the states?"
             )
         if padding not in ("circular", "zeros"):
             raise ValueError(f"`padding` must be 'circular' (periodic fields) or 'zeros'; got {padding!r}.")
