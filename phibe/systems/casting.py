@@ -116,7 +116,7 @@ def draw_cast(
         phase=dice.uniform(0, 2 * math.pi),
         amplitude=amplitude,
         lean=0.04 * dice.normal(),
-        bulk=dice.uniform(0.95, 1.25),
+        bulk=dice.uniform(0.95, 1.35),
         coat=dice.happens(0.15) | (dice.happens(0.4) & (scenario == 3)),
         shades=_shades(dice, base, scenario == 3),
         light=dice.uniform(-0.25, 0.25),
@@ -133,8 +133,8 @@ def _shades(dice: Dice, base: Tensor, other: Tensor) -> Tensor:
     dark = base[:, None] * torch.stack([dice.uniform(0.2, 0.6), dice.uniform(0.2, 0.75)], 1)
     light = dice.uniform(0.65, 0.95, 2)
     clothes = torch.where((dice.uniform(0, 1, 2) < (0.1 + 0.25 * other)[:, None]), light, dark)
-    skin = (base * dice.uniform(0.95, 1.3)).clamp(max=0.95)
-    hair = torch.where(dice.happens(0.12), dice.uniform(0.8, 0.95), base * dice.uniform(0.15, 0.6))
+    skin = (base * dice.uniform(0.75, 1.2)).clamp(max=0.8)
+    hair = torch.where(dice.happens(0.08), dice.uniform(0.8, 0.95), base * dice.uniform(0.15, 0.6))
     return torch.stack([*clothes.unbind(1), skin, hair, base * dice.uniform(0.15, 0.5)], 1)
 
 
@@ -142,8 +142,8 @@ def _shadow(dice: Dice, indoors: Tensor) -> Tensor:
     """A soft one on the wall; on the ground a sharper one, long, short or none."""
     side = 2.0 * dice.happens(0.5) - 1
     wall = [side * dice.uniform(2, 9), 0 * side, 0 * side + 1, dice.uniform(4, 9), dice.uniform(0.05, 0.3)]
-    dark = dice.uniform(0.15, 0.6) * dice.happens(0.45)
-    ground = [0 * side, side * dice.uniform(0.2, 1.3), dice.uniform(-0.12, 0.3), dice.uniform(1.5, 3), dark]
+    dark = dice.uniform(0.1, 0.45) * dice.happens(0.4)
+    ground = [0 * side, side * dice.uniform(0.2, 1.3), dice.uniform(-0.12, 0.3), dice.uniform(2, 4), dark]
     return torch.where(indoors[:, None], torch.stack(wall, 1), torch.stack(ground, 1))
 
 
@@ -156,13 +156,13 @@ def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tenso
     """Grass, earth or snow in streaks, brighter or darker to the top, at times with sky; or a lit wall above a floor."""
     edge = (TEXTURE - SIZE) / 2
     rows = (torch.arange(TEXTURE, dtype=torch.float64) + 0.5 - TEXTURE / 2) / TEXTURE
-    fine, broad = _streaks(dice, 1, 0.010), _streaks(dice, 9, 0.012)
+    fine, broad = _streaks(dice, 1, 0.011), _streaks(dice, 9, 0.010)
     field = base[:, None, None] + fine + broad + (dice.uniform(-0.12, 0.12)[:, None] * rows)[:, :, None]
-    horizon = edge + torch.where(dice.happens(0.15), dice.uniform(0, 10), torch.full_like(base, -1e3))
+    horizon = edge + torch.where(dice.happens(0.08), dice.uniform(0, 9), torch.full_like(base, -1e3))
     level = torch.arange(TEXTURE, dtype=torch.float64)[None, :, None] + 0.5
     field = torch.lerp(field, torch.full_like(field, 0.95), (horizon[:, None, None] - level + 0.5).clamp(0, 1))
     spot, reach = dice.uniform(-0.4, 0.4), dice.uniform(0.15, 0.45)
-    lit = dice.uniform(-0.1, 0.35)[:, None, None] * _glow(rows, spot, reach)
+    lit = dice.uniform(0.1, 0.4)[:, None, None] * (_glow(rows, spot, reach) - 0.35)
     wall = base[:, None, None] - 0.04 + lit + 0.25 * fine
     floor = wall * dice.uniform(0.45, 0.95)[:, None, None] + 0.5 * fine
     seam = edge + ground - dice.uniform(2, 7)
@@ -171,10 +171,10 @@ def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tenso
 
 
 def _streaks(dice: Dice, width: int, size: float) -> Tensor:
-    """Smooth noise, four times as long as high, of standard deviation `size`: (clip, 96, 96)."""
-    grain = dice.normal(1, TEXTURE, TEXTURE)
-    smooth = F.avg_pool2d(F.pad(grain, (2 * width,) * 2 + (width // 2,) * 2, mode="circular"), (width, 4 * width + 1), 1)
-    return size * smooth[:, 0] / smooth.std((2, 3))[..., None]
+    """Smooth noise, three times as long as high, of standard deviation `size`: (clip, 96, 96)."""
+    grain = F.pad(dice.normal(1, TEXTURE, TEXTURE), (3 * width // 2,) * 2 + (width // 2,) * 2, mode="circular")
+    smooth = F.avg_pool2d(F.avg_pool2d(grain, (1, 3 * width), 1), (width, 1), 1)[:, 0]
+    return size * smooth / smooth.std((1, 2), keepdim=True)
 
 
 def _glow(rows: Tensor, spot: Tensor, reach: Tensor) -> Tensor:

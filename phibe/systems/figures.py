@@ -17,6 +17,8 @@ from phibe.trajectories import Trajectories
 
 RATE = 25.0
 """Frames a second in KTH."""
+EDGE = 1.15
+"""Pixels over which a limb fades into what is behind it."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,14 @@ class Scenes:
         return cast.start[:, None] + (cast.direction * stride)[:, None] * turns
 
     def bodies(self) -> Tensor:
-        """Joints in pixels of the still camera, from the point of the ground below the pelvis, y up: (path, time, 17, 2)."""
+        """Joints in pixels of the still camera, from the point of the ground below the pelvis, y up: (path, time, 18, 2)."""
         cast = self.cast
         body = skeleton(cast.action, self.phase, yaw=cast.yaw, amplitude=cast.amplitude, lean=cast.lean)
         scale = torch.stack([cast.direction * cast.height * drawing.ASPECT, cast.height], 1)
         return body * scale[:, None, None]
 
     def joints(self) -> Tensor:
-        """Joints in pixels of the picture, x to the right, y down, in the order of `gait.JOINTS`: (path, time, 17, 2)."""
+        """Joints in pixels of the picture, x to the right, y down, in the order of `gait.JOINTS`: (path, time, 18, 2)."""
         body = self.bodies()
         return self._seen(body[..., 0] + self.place[..., None], self.cast.ground[:, None, None] - body[..., 1])
 
@@ -147,23 +149,20 @@ class Scenes:
         return Trajectories(frames.clamp_(0, 1), self.motion.times)
 
 
-def _film(joints: Tensor, shades: Tensor, pan: Tensor, zoom: Tensor, player: Cast) -> Tensor:
+def _film(joints: Tensor, shadow: Tensor, pan: Tensor, zoom: Tensor, player: Cast) -> Tensor:
     """Frames of one player: (n, 64, 64)."""
-    canvas = drawing.background(player.texture.float(), pan=pan, zoom=zoom)
-    height, bulk = zoom * float(player.height), float(player.bulk)
+    canvas = drawing.background(player.texture, pan=pan, zoom=zoom)
+    body = {"height": zoom * float(player.height), "bulk": float(player.bulk)}
     left_out = [] if bool(player.coat) else drawing.COAT
     soft, dark = player.shadow[3:].tolist()
     if dark > 0:
         parts = [part for part in drawing.SILHOUETTE if part not in left_out]
-        canvas *= 1 - dark * drawing.shadow(drawing.spots(shades), parts, height=height, bulk=bulk, soft=soft)
-    places = drawing.spots(joints)
-    side_light = float(player.light) * (torch.arange(drawing.SIZE) + 0.5 - joints[:, :1, 0]) / height[:, None]
+        drawing.Pen(shadow, parts, **body, soft=soft).darken(canvas, dark)
     order = drawing.FROM_THE_FRONT if FRONTAL[int(player.action)] else drawing.FROM_THE_SIDE
-    for part in order:
-        if part not in left_out:
-            tone = player.shades[drawing.SHADES.index(part[4])].float() + side_light[:, None, :]
-            inside = drawing.covered(places, part, height=height, bulk=bulk, soft=1.15)
-            canvas = torch.lerp(canvas, tone.expand_as(canvas), inside)
+    parts = [part for part in order if part not in left_out]
+    greys = player.shades.float()[[drawing.SHADES.index(part[4]) for part in parts]]
+    across = (torch.arange(drawing.SIZE) + 0.5 - joints[:, :1, 0]) / body["height"][:, None]
+    drawing.Pen(joints, parts, **body, soft=EDGE).paint(canvas, greys[:, None, None] + float(player.light) * across)
     return canvas
 
 

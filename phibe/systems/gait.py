@@ -16,7 +16,7 @@ MIRRORED = (True, True, True, True, False, False)
 """Does the left side do what the right side does half a cycle later, or at the same time?"""
 
 JOINTS = (
-    *("pelvis", "neck", "head", "shoulder", "elbow", "hand", "hip", "knee", "ankle", "toe"),
+    *("pelvis", "neck", "head", "hair", "shoulder", "elbow", "hand", "hip", "knee", "ankle", "toe"),
     *("far shoulder", "far elbow", "far hand", "far hip", "far knee", "far ankle", "far toe"),
 )
 
@@ -34,7 +34,7 @@ _ARMS_BESIDE = {"spread": (4,) * 8, "turn": (0,) * 8}
 # Walking, jogging and running begin when the foot of that side touches the ground.
 KEYS: dict[str, dict[str, tuple[float, ...]]] = {
     "walking": {
-        "thigh": (25, 19, 6, -7, -15, -6, 14, 26),
+        "thigh": (28, 21, 6, -10, -20, -10, 14, 28),
         "knee": (5, 17, 13, 5, 11, 42, 60, 26),
         "foot": (14, 0, 0, -4, -24, -55, -28, 8),
         "arm": (-20, -16, -4, 9, 17, 13, 1, -13),
@@ -70,8 +70,8 @@ KEYS: dict[str, dict[str, tuple[float, ...]]] = {
         **_STANDING,
         "arm": (0,) * 8,
         "elbow": (5,) * 8,
-        "spread": (22, 42, 90, 136, 158, 136, 90, 42),
-        "turn": (4, 8, 14, 22, 32, 22, 14, 8),
+        "spread": (20, 42, 90, 134, 150, 134, 90, 42),
+        "turn": (4, 8, 12, 36, 68, 36, 12, 8),
     },
     "handclapping": {
         **_STANDING,
@@ -116,7 +116,7 @@ def angles(action: Tensor, phase: Tensor, amplitude: Tensor) -> Tensor:
 
 
 def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, lean: Tensor) -> Tensor:
-    """Joints of a body of height one that stands on y = 0 at x = 0: (path, time, 17, 2), x forward, y up.
+    """Joints of a body of height one that stands on y = 0 at x = 0: (path, time, 18, 2), x forward, y up.
 
     The body is three-dimensional and seen from the angle `yaw` (path,): 0 from the front, π/2 from its side, in radians
     like `lean`. Its lower foot touches the ground, but for the hops of jogging and running.
@@ -128,13 +128,14 @@ def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, l
     back = (torch.deg2rad(LEAN)[action].double() + lean)[:, None].expand_as(phase)
     rise = torch.stack([back.sin(), back.cos(), torch.zeros_like(back)], -1)
     neck = TORSO * rise
-    spots = [torch.zeros_like(rise), neck, neck + NECK * rise]
+    crown = torch.tensor([-0.018, 0.024, 0.0], dtype=torch.float64)
+    spots = [torch.zeros_like(rise), neck, neck + NECK * rise, neck + NECK * rise + crown]
     for side, theta in ((1.0, near), (-1.0, far)):
         spots += _arm(theta, 0.95 * neck, side) + _leg(theta, side * stance, side)
     joints = torch.stack(spots, -2)
     view = torch.stack([yaw.sin(), torch.zeros_like(yaw), yaw.cos()], -1)[:, None, None]
     flat = torch.stack([(joints * view).sum(-1), joints[..., 1]], -1)
-    lowest = flat[..., [8, 9, 15, 16], 1].amin(-1)
+    lowest = flat[..., [9, 10, 16, 17], 1].amin(-1)
     flight = 0.5 + 0.5 * torch.cos(2 * phase - 2 * 0.42 * 2 * math.pi)
     flat[..., 1] += (HOP[action].double()[:, None] * flight - lowest)[..., None]
     return flat
