@@ -96,13 +96,13 @@ def draw_cast(
     frontal = torch.tensor(FRONTAL)[action]
     indoors = scenario == 4
     direction = 2.0 * dice.happens(0.5) - 1
-    height = torch.where(indoors, dice.uniform(46, 55), dice.uniform(36, 50))
+    height = torch.where(indoors, dice.uniform(48, 57), dice.uniform(37, 50))
     yaw = torch.where(frontal, dice.uniform(-0.3, 0.3), math.pi / 2 + dice.uniform(-0.35, 0.35))
     omega = 2 * math.pi * HERTZ.double()[action] * torch.exp(0.08 * dice.normal())
     amplitude = dice.uniform(0.85, 1.15)
     stride = STRIDE.double()[action] * amplitude * height * ASPECT * yaw.sin()
     met = torch.where(stride > 0, dice.uniform(4, SIZE - 4), dice.uniform(24, 40))
-    ground = torch.where(indoors, dice.uniform(56, 62), dice.uniform(0, 1) * (SIZE - 6 - height) + height + 3)
+    ground = torch.where(indoors, dice.uniform(58, 63), dice.uniform(0, 1) * (SIZE - 6 - height) + height + 3)
     base = torch.where(dice.happens(0.2) & ~indoors, dice.uniform(0.80, 0.90), dice.uniform(0.44, 0.58))
     return Cast(
         action=action,
@@ -130,9 +130,9 @@ def draw_cast(
 
 def _shades(dice: Dice, base: Tensor, other: Tensor) -> Tensor:
     """Mostly dark clothes; light ones at times, in scenario 3 often. Skin is near the background's grey."""
-    dark = base[:, None] * torch.stack([dice.uniform(0.2, 0.6), dice.uniform(0.2, 0.75)], 1)
+    dark = base[:, None] * torch.stack([dice.uniform(0.12, 0.5), dice.uniform(0.15, 0.6)], 1)
     light = dice.uniform(0.65, 0.95, 2)
-    clothes = torch.where((dice.uniform(0, 1, 2) < (0.1 + 0.25 * other)[:, None]), light, dark)
+    clothes = torch.where((dice.uniform(0, 1, 2) < (0.06 + 0.2 * other)[:, None]), light, dark)
     skin = (base * dice.uniform(0.75, 1.2)).clamp(max=0.8)
     hair = torch.where(dice.happens(0.08), dice.uniform(0.8, 0.95), base * dice.uniform(0.15, 0.6))
     return torch.stack([*clothes.unbind(1), skin, hair, base * dice.uniform(0.15, 0.5)], 1)
@@ -141,7 +141,7 @@ def _shades(dice: Dice, base: Tensor, other: Tensor) -> Tensor:
 def _shadow(dice: Dice, indoors: Tensor) -> Tensor:
     """A soft one on the wall; on the ground a sharper one, long, short or none."""
     side = 2.0 * dice.happens(0.5) - 1
-    wall = [side * dice.uniform(2, 9), 0 * side, 0 * side + 1, dice.uniform(4, 9), dice.uniform(0.05, 0.3)]
+    wall = [side * dice.uniform(2, 9), 0 * side, 0 * side + 1, dice.uniform(4, 9), dice.uniform(0.1, 0.4)]
     dark = dice.uniform(0.1, 0.45) * dice.happens(0.4)
     ground = [0 * side, side * dice.uniform(0.2, 1.3), dice.uniform(-0.12, 0.3), dice.uniform(2, 4), dark]
     return torch.where(indoors[:, None], torch.stack(wall, 1), torch.stack(ground, 1))
@@ -156,9 +156,9 @@ def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tenso
     """Grass, earth or snow in streaks, brighter or darker to the top, at times with sky; or a lit wall above a floor."""
     edge = (TEXTURE - SIZE) / 2
     rows = (torch.arange(TEXTURE, dtype=torch.float64) + 0.5 - TEXTURE / 2) / TEXTURE
-    fine, broad = _streaks(dice, 1, 0.011), _streaks(dice, 9, 0.010)
-    field = base[:, None, None] + fine + broad + (dice.uniform(-0.12, 0.12)[:, None] * rows)[:, :, None]
-    horizon = edge + torch.where(dice.happens(0.08), dice.uniform(0, 9), torch.full_like(base, -1e3))
+    fine, broad = _streaks(dice, 1, 0.011), _streaks(dice, 9, 0.016)
+    field = base[:, None, None] + fine + broad + (dice.uniform(-0.22, 0.12)[:, None] * rows)[:, :, None]
+    horizon = edge + torch.where(dice.happens(0.12), dice.uniform(0, 9), torch.full_like(base, -1e3))
     level = torch.arange(TEXTURE, dtype=torch.float64)[None, :, None] + 0.5
     field = torch.lerp(field, torch.full_like(field, 0.95), (horizon[:, None, None] - level + 0.5).clamp(0, 1))
     spot, reach = dice.uniform(-0.4, 0.4), dice.uniform(0.15, 0.45)

@@ -36,6 +36,7 @@ def _limbs(side: str) -> tuple[list[Part], list[Part]]:
 
 TRUNK: list[Part] = [
     ("neck", "head", 0.034, 0.040, "skin"),
+    ("far shoulder", "shoulder", 0.046, 0.046, "jacket"),
     ("far hip", "far shoulder", 0.058, 0.045, "jacket"),
     ("hip", "shoulder", 0.058, 0.045, "jacket"),
     ("pelvis", "neck", 0.076, 0.058, "jacket"),
@@ -49,7 +50,7 @@ COAT: list[Part] = [("pelvis", "hem", 0.080, 0.095, "jacket")]
 FROM_THE_SIDE = [*_FAR_ARM, *_FAR_LEG, *_LEG, *TRUNK, *COAT, *HEAD, *_ARM]
 FROM_THE_FRONT = [*_FAR_LEG, *_LEG, *TRUNK, *COAT, *HEAD, *_FAR_ARM, *_ARM]
 """What is painted first lies behind."""
-SILHOUETTE = [*_FAR_LEG[:2], *_LEG[:2], *TRUNK[1:], *COAT, *HEAD[:1]]
+SILHOUETTE = [*_FAR_LEG[:2], *_LEG[:2], *TRUNK[2:], *COAT, *HEAD[:1]]
 """What throws a shadow."""
 _SPOTS = (*JOINTS, "hem")
 _KNEES = [JOINTS.index("knee"), JOINTS.index("far knee")]

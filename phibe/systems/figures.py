@@ -145,7 +145,7 @@ class Scenes:
                 now = slice(first, first + block)
                 film[now, 0] = _film(*(part[i, now] for part in geometry), self.cast.player(i))
             grain = torch.Generator().manual_seed(int(self.cast.grain[i]))
-            film.add_(torch.randn(film.shape, generator=grain), alpha=float(self.cast.noise[i]))
+            film.add_(_grain(film.shape, grain), alpha=float(self.cast.noise[i]))
         return Trajectories(frames.clamp_(0, 1), self.motion.times)
 
 
@@ -164,6 +164,12 @@ def _film(joints: Tensor, shadow: Tensor, pan: Tensor, zoom: Tensor, player: Cas
     across = (torch.arange(drawing.SIZE) + 0.5 - joints[:, :1, 0]) / body["height"][:, None]
     drawing.Pen(joints, parts, **body, soft=EDGE).paint(canvas, greys[:, None, None] + float(player.light) * across)
     return canvas
+
+
+def _grain(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Noise of variance one, correlated a little between neighbours of a row, as that of compressed film."""
+    noise = torch.randn(*shape[:-1], shape[-1] + 1, generator=generator)
+    return (noise[..., 1:] + 0.18 * noise[..., :-1]) / math.hypot(1, 0.18)
 
 
 def frame_times(frames: int = 40, *, rate: float = RATE) -> Tensor:

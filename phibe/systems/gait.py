@@ -25,11 +25,12 @@ TORSO, NECK, UPPER_ARM, FOREARM, THIGH, SHANK, FOOT = 0.31, 0.095, 0.165, 0.205,
 SHOULDERS, HIPS = 0.11, 0.055
 """Half the distance of the two shoulders and of the two hips."""
 
-CURVES = ("thigh", "knee", "foot", "arm", "elbow", "spread", "turn")
+CURVES = ("thigh", "knee", "foot", "arm", "elbow", "spread", "turn", "back")
 """Angles in degrees at eight equally spaced phases. Forward from the downward vertical: the thigh, the upper arm; bends:
-the knee, the elbow; the foot from the ground; sideways: the upper arm (spread), the forearm against it (turn)."""
+the knee, the elbow; the foot from the ground; sideways: the upper arm (spread), the forearm against it (turn); how far the
+back leans forward."""
 
-_STANDING = {"thigh": (0,) * 8, "knee": (2,) * 8, "foot": (0,) * 8}
+_STANDING = {"thigh": (0,) * 8, "knee": (2,) * 8, "foot": (0,) * 8, "back": (0,) * 8}
 _ARMS_BESIDE = {"spread": (4,) * 8, "turn": (0,) * 8}
 # Walking, jogging and running begin when the foot of that side touches the ground.
 KEYS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -39,6 +40,7 @@ KEYS: dict[str, dict[str, tuple[float, ...]]] = {
         "foot": (14, 0, 0, -4, -24, -55, -28, 8),
         "arm": (-20, -16, -4, 9, 17, 13, 1, -13),
         "elbow": (16, 15, 18, 26, 32, 29, 21, 17),
+        "back": (3,) * 8,
         **_ARMS_BESIDE,
     },
     "jogging": {
@@ -47,6 +49,7 @@ KEYS: dict[str, dict[str, tuple[float, ...]]] = {
         "foot": (6, 0, -6, -38, -75, -70, -32, 4),
         "arm": (-38, -29, -10, 9, 17, 10, -10, -30),
         "elbow": (75, 74, 78, 86, 92, 89, 82, 77),
+        "back": (7,) * 8,
         **_ARMS_BESIDE,
     },
     "running": {
@@ -55,16 +58,18 @@ KEYS: dict[str, dict[str, tuple[float, ...]]] = {
         "foot": (2, -2, -12, -48, -88, -78, -36, 2),
         "arm": (-50, -37, -10, 18, 29, 16, -14, -42),
         "elbow": (88, 86, 90, 97, 105, 100, 92, 88),
+        "back": (11,) * 8,
         **_ARMS_BESIDE,
     },
     "boxing": {
-        "thigh": (2, 1, 0, -1, -2, -1, 0, 1),
-        "knee": (8, 9, 10, 9, 8, 9, 10, 9),
+        "thigh": (7, 2, -3, 2, 7, 2, -3, 2),
+        "knee": (12, 9, 6, 9, 12, 9, 6, 9),
         "foot": (0,) * 8,
         "arm": (86, 62, 26, 10, 8, 10, 20, 60),
         "elbow": (4, 58, 122, 138, 140, 138, 124, 60),
         "spread": (4,) * 8,
         "turn": (-10,) * 8,
+        "back": (9, 4, -2, 3, 9, 4, -2, 3),
     },
     "handwaving": {
         **_STANDING,
@@ -83,13 +88,11 @@ KEYS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 STANCE = torch.tensor([0.0, 0.0, 0.0, 11.0, 2.0, 2.0])
 """Degrees by which the near thigh stands forward and the far one back (boxing) or both apart."""
-LEAN = torch.tensor([3.0, 7.0, 11.0, 1.0, 0.0, 0.0])
-"""Degrees that the back leans forward."""
 HOP = torch.tensor([0.0, 0.018, 0.03, 0.0, 0.0, 0.0])
 """How high the body flies between two steps, in heights."""
-STRIDE = torch.tensor([0.80, 1.12, 1.55, 0.0, 0.0, 0.0])
+STRIDE = torch.tensor([0.84, 1.15, 1.50, 0.0, 0.0, 0.0])
 """Way of one cycle, two steps, in heights."""
-HERTZ = torch.tensor([0.90, 1.28, 1.42, 0.85, 0.68, 0.92])
+HERTZ = torch.tensor([0.90, 1.25, 1.38, 0.75, 0.68, 0.90])
 """Cycles a second."""
 
 
@@ -103,7 +106,7 @@ def harmonics() -> Tensor:
 
 
 def angles(action: Tensor, phase: Tensor, amplitude: Tensor) -> Tensor:
-    """Every curve at the phase, θ = Re Σ_k c_k e^{ikφ}, in radians: (path,), (path, time), (path,) → (path, time, 7).
+    """Every curve at the phase, θ = Re Σ_k c_k e^{ikφ}, in radians: (path,), (path, time), (path,) → (path, time, 8).
 
     `amplitude` scales how far a curve goes from its mean.
     """
@@ -116,8 +119,9 @@ def angles(action: Tensor, phase: Tensor, amplitude: Tensor) -> Tensor:
 
 
 def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, lean: Tensor) -> Tensor:
-    """Joints of a body of height one that stands on y = 0 at x = 0: (path, time, 18, 2), x forward, y up.
+    """Joints of a body of height one on the ground y = 0: (path, time, 18, 2), x forward, y up.
 
+    The origin is below the pelvis of who walks, jogs or runs, and between the feet of who stands.
     The body is three-dimensional and seen from the angle `yaw` (path,): 0 from the front, π/2 from its side, in radians
     like `lean`. Its lower foot touches the ground, but for the hops of jogging and running.
     """
@@ -125,7 +129,7 @@ def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, l
     near = angles(action, phase, amplitude)
     far = angles(action, phase + math.pi * mirrored[:, None], amplitude)
     stance = torch.deg2rad(STANCE)[action].double()[:, None]
-    back = (torch.deg2rad(LEAN)[action].double() + lean)[:, None].expand_as(phase)
+    back = near[..., 7] + lean[:, None]
     rise = torch.stack([back.sin(), back.cos(), torch.zeros_like(back)], -1)
     neck = TORSO * rise
     crown = torch.tensor([-0.018, 0.024, 0.0], dtype=torch.float64)
@@ -135,6 +139,8 @@ def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, l
     joints = torch.stack(spots, -2)
     view = torch.stack([yaw.sin(), torch.zeros_like(yaw), yaw.cos()], -1)[:, None, None]
     flat = torch.stack([(joints * view).sum(-1), joints[..., 1]], -1)
+    stands = (STRIDE[action] == 0).double()[:, None, None]
+    flat[..., 0] -= stands * flat[..., [9, 16], 0].mean(-1, keepdim=True)
     lowest = flat[..., [9, 10, 16, 17], 1].amin(-1)
     flight = 0.5 + 0.5 * torch.cos(2 * phase - 2 * 0.42 * 2 * math.pi)
     flat[..., 1] += (HOP[action].double()[:, None] * flight - lowest)[..., None]
@@ -143,7 +149,7 @@ def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, l
 
 def _arm(theta: Tensor, root: Tensor, side: float) -> list[Tensor]:
     """Shoulder, elbow and hand, (path, time, 3) each: forward, up, sideways."""
-    _, _, _, arm, elbow, spread, turn = theta.unbind(-1)
+    arm, elbow, spread, turn = theta[..., 3:7].unbind(-1)
     shoulder = root + _sideways(root, side * SHOULDERS)
     bend = shoulder + UPPER_ARM * _direction(arm, spread, side)
     return [shoulder, bend, bend + FOREARM * _direction(arm + elbow, spread + turn, side)]
