@@ -4,6 +4,7 @@ from phibe.systems.acrobot import Acrobot
 from phibe.systems.diffusions import double_well, langevin, multiplicative, rotating_well
 from phibe.systems.fokker_planck import GridLaw, solve_fokker_planck
 from phibe.systems.laws import Law, boltzmann
+from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.ou import OU, Gaussian
 from phibe.systems.sde import SDE
 
@@ -14,6 +15,7 @@ __all__ = [
     "Gaussian",
     "GridLaw",
     "Law",
+    "NavierStokes",
     "boltzmann",
     "double_well",
     "langevin",
