@@ -1,4 +1,4 @@
-"""Casting: who plays in a film, in which clothes, before which background, and how the camera stands; one draw a clip."""
+"""Casting: who plays in a film, in which clothes, before which background, and how the camera stands."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _zoom(dice: Dice, zooming: Tensor) -> Tensor:
 
 
 def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tensor:
-    """Grass, earth or snow in streaks, brighter or darker to the top, at times with sky; or a lit wall above a floor."""
+    """Grass, earth or snow in streaks, brighter or darker above, at times with sky; or a lit wall above a floor."""
     edge = (TEXTURE - SIZE) / 2
     rows = (torch.arange(TEXTURE, dtype=torch.float64) + 0.5 - TEXTURE / 2) / TEXTURE
     fine, broad = _streaks(dice, 1, 0.011), _streaks(dice, 9, 0.016)
@@ -180,4 +180,6 @@ def _streaks(dice: Dice, width: int, size: float) -> Tensor:
 def _glow(rows: Tensor, spot: Tensor, reach: Tensor) -> Tensor:
     """A round patch of light: (clip, 96, 96)."""
     across, down = rows - spot[:, None], rows + 0.1
-    return torch.exp(-(across.square()[:, None, :] + down.square()[None, :, None]) / (2 * reach.square()[:, None, None]))
+    return torch.exp(
+        -(across.square()[:, None, :] + down.square()[None, :, None]) / (2 * reach.square()[:, None, None])
+    )

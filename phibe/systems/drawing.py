@@ -80,8 +80,10 @@ class Pen:
         self.share = [part * _plane(one) for part, one in zip(self.away, along.unbind(-1), strict=True)]
 
     def covered(self, k: int) -> Tensor:
-        """How much of each pixel of its window lies inside part k, (n, rows, columns) in [0, 1], from the distance of the
-        pixel's centre from the part's tapering axis."""
+        """How much of each pixel of its window lies inside part k, (n, rows, columns) in [0, 1].
+
+        It follows from the distance of the pixel's centre from the part's tapering axis.
+        """
         _, rows, columns = self.windows[k]
         share = (self.share[0][k][..., columns] + self.share[1][k][:, rows]).clamp_(0, 1)
         across = torch.addcmul(self.away[0][k][..., columns], share, self.limb[0][k], value=-1)
@@ -118,7 +120,7 @@ def _windows(ends: Tensor, reach: Tensor) -> list[tuple[slice, slice, slice]]:
 
 
 def background(texture: Tensor, *, pan: Tensor, zoom: Tensor) -> Tensor:
-    """What the camera sees of a texture (96, 96): (n, 64, 64), for pan (n, 2) in pixels and zoom (n,) about the middle."""
+    """What the camera sees of a texture (96, 96): (n, 64, 64), for pan (n, 2) in pixels and zoom (n,) at the middle."""
     axis = torch.arange(SIZE, dtype=texture.dtype) + 0.5 - SIZE / 2
     seen = (axis / zoom[:, None])[:, :, None] - pan[:, None, :]
     x, y = (2 / TEXTURE * seen).unbind(-1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from phibe.clips import Clips
 from phibe.systems import drawing
 from phibe.systems.casting import Cast, draw_cast
 from phibe.systems.gait import ACTIONS, FRONTAL, STRIDE, skeleton
@@ -25,10 +26,10 @@ EDGE = 1.15
 class Figures:
     """dφ = ω dt + σ dB: the phase of a walk, a run, a punch, a wave or a clap; and a camera that sways.
 
-    A hidden state is (φ, p, q): the phase, which alone moves the body (and carries a walker forward, so that the feet do
-    not slide), and the camera's pan in pixels, two OU processes of standard deviation `sway` and relaxation time
-    `patience`. With σ = 0.4 two cycles of a walker differ by 7 % in their time, which no one can predict. Everything else
-    is drawn once a clip: see `Cast`.
+    A hidden state is (φ, p, q): the phase, which alone moves the body and carries a walker forward, so that the feet do
+    not slide; and the camera's pan in pixels, two OU processes of standard deviation `sway` and relaxation time
+    `patience`. With σ = 0.4 the time of a walker's cycle has a standard deviation of 7 %. Everything else is drawn once
+    a clip: see `Cast`.
     """
 
     sigma: float = 0.4
@@ -106,21 +107,21 @@ class Scenes:
 
     @property
     def place(self) -> Tensor:
-        """Where the pelvis is above the ground, in pixels of the still camera: (path, time)."""
+        """Where the person is, from the left, in pixels of the still camera: (path, time)."""
         cast = self.cast
         stride = STRIDE.double()[cast.action] * cast.amplitude * cast.height * drawing.ASPECT * cast.yaw.sin()
         turns = (self.phase - cast.phase[:, None]) / (2 * math.pi)
         return cast.start[:, None] + (cast.direction * stride)[:, None] * turns
 
     def bodies(self) -> Tensor:
-        """Joints in pixels of the still camera, from the point of the ground below the pelvis, y up: (path, time, 18, 2)."""
+        """Joints in pixels of the still camera, from the point of the ground at `place`, y up: (path, time, 18, 2)."""
         cast = self.cast
         body = skeleton(cast.action, self.phase, yaw=cast.yaw, amplitude=cast.amplitude, lean=cast.lean)
         scale = torch.stack([cast.direction * cast.height * drawing.ASPECT, cast.height], 1)
         return body * scale[:, None, None]
 
     def joints(self) -> Tensor:
-        """Joints in pixels of the picture, x to the right, y down, in the order of `gait.JOINTS`: (path, time, 18, 2)."""
+        """Joints in pixels of the picture, x to the right, y down, in the order of JOINTS: (path, time, 18, 2)."""
         body = self.bodies()
         return self._seen(body[..., 0] + self.place[..., None], self.cast.ground[:, None, None] - body[..., 1])
 
@@ -139,30 +140,50 @@ class Scenes:
     def render(self, *, block: int = 40) -> Trajectories:
         """The films, (path, time, 1, 64, 64) in [0, 1], float32: the same to the bit for the same scenes."""
         frames = torch.empty(*self.phase.shape, 1, drawing.SIZE, drawing.SIZE)
-        geometry = [part.float() for part in (self.joints(), self._shadows(), self.motion.states[..., 1:], self.zoom)]
+        parts = (self.joints(), self._shadows(), self.motion.states[..., 1:], self.zoom)
+        whole = [part.float() for part in parts]
         for i, film in enumerate(frames):
             for first in range(0, len(film), block):
                 now = slice(first, first + block)
-                film[now, 0] = _film(*(part[i, now] for part in geometry), self.cast.player(i))
+                film[now, 0] = _film(Shot(*(part[i, now] for part in whole)), self.cast.player(i))
             grain = torch.Generator().manual_seed(int(self.cast.grain[i]))
             film.add_(_grain(film.shape, grain), alpha=float(self.cast.noise[i]))
         return Trajectories(frames.clamp_(0, 1), self.motion.times)
 
+    def clips(self) -> Clips:
+        """The films as labelled bytes, a person of its own in each, at 25 frames a second: the record of real ones."""
+        names = [
+            f"person{i + 1:02d}_{a}_d{d}"
+            for i, (a, d) in enumerate(zip(self.actions, self.cast.scenario.tolist(), strict=True))
+        ]
+        films = self.render().states[:, :, 0].mul(255).round_().to(torch.uint8).numpy()
+        return Clips.of(dict(zip(names, films, strict=True)), rate=RATE)
 
-def _film(joints: Tensor, shadow: Tensor, pan: Tensor, zoom: Tensor, player: Cast) -> Tensor:
+
+class Shot(NamedTuple):
+    """Where things are in n frames of one film: joints and those of the shadow (n, 18, 2), pan (n, 2), zoom (n,)."""
+
+    joints: Tensor
+    shadow: Tensor
+    pan: Tensor
+    zoom: Tensor
+
+
+def _film(shot: Shot, player: Cast) -> Tensor:
     """Frames of one player: (n, 64, 64)."""
-    canvas = drawing.background(player.texture, pan=pan, zoom=zoom)
-    body = {"height": zoom * float(player.height), "bulk": float(player.bulk)}
+    canvas = drawing.background(player.texture, pan=shot.pan, zoom=shot.zoom)
+    height, bulk = shot.zoom * float(player.height), float(player.bulk)
     left_out = [] if bool(player.coat) else drawing.COAT
     soft, dark = player.shadow[3:].tolist()
     if dark > 0:
         parts = [part for part in drawing.SILHOUETTE if part not in left_out]
-        drawing.Pen(shadow, parts, **body, soft=soft).darken(canvas, dark)
+        drawing.Pen(shot.shadow, parts, height=height, bulk=bulk, soft=soft).darken(canvas, dark)
     order = drawing.FROM_THE_FRONT if FRONTAL[int(player.action)] else drawing.FROM_THE_SIDE
     parts = [part for part in order if part not in left_out]
     greys = player.shades.float()[[drawing.SHADES.index(part[4]) for part in parts]]
-    across = (torch.arange(drawing.SIZE) + 0.5 - joints[:, :1, 0]) / body["height"][:, None]
-    drawing.Pen(joints, parts, **body, soft=EDGE).paint(canvas, greys[:, None, None] + float(player.light) * across)
+    across = (torch.arange(drawing.SIZE) + 0.5 - shot.joints[:, :1, 0]) / height[:, None]
+    pen = drawing.Pen(shot.joints, parts, height=height, bulk=bulk, soft=EDGE)
+    pen.paint(canvas, greys[:, None, None] + float(player.light) * across)
     return canvas
 
 

@@ -26,13 +26,12 @@ SHOULDERS, HIPS = 0.11, 0.055
 """Half the distance of the two shoulders and of the two hips."""
 
 CURVES = ("thigh", "knee", "foot", "arm", "elbow", "spread", "turn", "back")
-"""Angles in degrees at eight equally spaced phases. Forward from the downward vertical: the thigh, the upper arm; bends:
-the knee, the elbow; the foot from the ground; sideways: the upper arm (spread), the forearm against it (turn); how far the
-back leans forward."""
+"""Angles: forward from the downward vertical, the thigh and the upper arm; bends, the knee and the elbow; the foot from
+the ground; sideways, the upper arm (spread) and the forearm against it (turn); how far the back leans forward."""
 
 _STANDING = {"thigh": (0,) * 8, "knee": (2,) * 8, "foot": (0,) * 8, "back": (0,) * 8}
 _ARMS_BESIDE = {"spread": (4,) * 8, "turn": (0,) * 8}
-# Walking, jogging and running begin when the foot of that side touches the ground.
+# Degrees at eight equally spaced phases. Walking, jogging and running begin when the foot of that side touches ground.
 KEYS: dict[str, dict[str, tuple[float, ...]]] = {
     "walking": {
         "thigh": (28, 21, 6, -10, -20, -10, 14, 28),
