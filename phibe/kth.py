@@ -187,8 +187,8 @@ def _whole(ranges: list[tuple[int, int]], length: int, path: Path) -> list[tuple
         )
     if len(kept) < len(ranges):
         warnings.warn(
-            f"{path.name} ends after {length} frames; {len(ranges) - len(kept)} of its {len(ranges)} annotated sequences "
-            "go beyond that and are left out.",
+            f"{path.name} ends after {length} frames; {len(ranges) - len(kept)} of its {len(ranges)} annotated "
+            "sequences go beyond that and are left out.",
             stacklevel=4,
         )
     return kept
