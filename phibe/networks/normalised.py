@@ -90,17 +90,26 @@ class Normalised(nn.Module):
         return partial(self, condition=condition)
 
     def balanced(
-        self, objective: Callable[..., Tensor], x: Tensor, t: Tensor, *steps: Tensor, **options: Any
+        self,
+        objective: Callable[..., Tensor],
+        x: Tensor,
+        t: Tensor,
+        *steps: Tensor,
+        given: dict[str, Tensor] | None = None,
+        **options: Any,
     ) -> Tensor:
         """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but no coordinate is
         drowned by another's units while a network is trained; (n,).
 
         ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt is a sum over the coordinates of v, each least at its own v̂ᵢ; the weighted sum
         is the objective of v/V in the units x/V. It needs one that scales with the units: not `isotropic`, with σ²I.
+        `given` goes to the network, `options` to the objective.
         """
-        unit = self.velocity_scale
+        unit, given = self.velocity_scale, given or {}
         *dx, dt = steps  # of two observations there are increments and steps, of more only steps
-        return objective(lambda y, s: self(y * unit, s) / unit, x / unit, t, *(d / unit for d in dx), dt, **options)
+        return objective(
+            lambda y, s: self(y * unit, s, **given) / unit, x / unit, t, *(d / unit for d in dx), dt, **options
+        )
 
 
 class Measures(NamedTuple):
@@ -116,7 +125,7 @@ def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
     size = data.states.numel() * data.states.element_size()
     data = data[:: max(1, min(len(data), int(size / (megabytes * 2**20))))]
     moved, elapsed = _displacements(data)
-    mean, variance = _moments(data)
+    mean, variance = channel_moments(data)
     scale = torch.where(variance > 1e-14 * mean**2, variance.sqrt(), 1.0)
     reached = moved >= variance
     reached[-1] = True
@@ -126,7 +135,7 @@ def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
     return Measures(mean, scale, torch.where(velocity_scale > 0, velocity_scale, scale / (end - start)))
 
 
-def _moments(data: Trajectories) -> tuple[Tensor, Tensor]:
+def channel_moments(data: Trajectories) -> tuple[Tensor, Tensor]:
     """Mean and variance over all observations, (C,) each, summed about the first state."""
     pivot = _channels(data.states[:1, 0]).mean((0, 2))
     total, square, count = torch.zeros_like(pivot), torch.zeros_like(pivot), 0

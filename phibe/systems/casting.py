@@ -116,7 +116,7 @@ def draw_cast(
         phase=dice.uniform(0, 2 * math.pi),
         amplitude=amplitude,
         lean=0.04 * dice.normal(),
-        bulk=torch.where(frontal, dice.uniform(0.75, 1.05), dice.uniform(0.95, 1.35)),
+        bulk=torch.where(frontal, dice.uniform(0.85, 1.1), dice.uniform(0.95, 1.35)),
         coat=dice.happens(0.15) | (dice.happens(0.4) & (scenario == 3)),
         shades=_shades(dice, base, scenario == 3),
         light=dice.uniform(-0.25, 0.25),

@@ -13,18 +13,40 @@ from phibe.networks import Normalised
 from phibe.objectives import find_objective
 
 
-class ObjectiveModule(nn.Module):
-    """The objective of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`."""
+class Loss(nn.Module):
+    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+
+    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
+    the spread of the states as the network knows it.
+    """
+
+    network: nn.Module
+    facts: dict[str, Any]
+    jacobian = False
+    scale: Tensor | float = 1.0
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
+        return ()
+
+
+class ObjectiveModule(Loss):
+    """The objective of a velocity network."""
 
     def __init__(
         self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
     ):
         super().__init__()
         self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
+        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
         self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
+        self.scale = network.scale if isinstance(network, Normalised) else 1.0
 
-    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        function, options = find_objective(self.objective), dict(self.options)
+    def forward(
+        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
+        function, options, given = find_objective(self.objective), dict(self.options), given or {}
         if self.objective == "isotropic":
             options["generator"] = generator
         with ExitStack() as stack:
@@ -32,8 +54,8 @@ class ObjectiveModule(nn.Module):
             if self.mixed:
                 stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
             if self.balance:
-                return self.network.balanced(function, *sample, **options)  # type: ignore[operator]
-            return function(lambda x, t: self.network(x, t).to(x.dtype), *sample, **options)
+                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
+            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
 
 
 def accumulate(
