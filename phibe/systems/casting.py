@@ -161,7 +161,7 @@ def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tenso
     field = base[:, None, None] + fine + broad + (dice.uniform(-0.22, 0.12)[:, None] * rows)[:, :, None].float()
     horizon = edge + torch.where(dice.happens(0.12), dice.uniform(0, 9), torch.full_like(base, -1e3))
     field = torch.lerp(field, torch.full_like(field, 0.95), (horizon[:, None, None] - level + 0.5).clamp(0, 1).float())
-    glow = _glow(rows, dice.uniform(-0.4, 0.4), dice.uniform(0.15, 0.45)) - 0.35
+    glow = _glow(rows, dice.uniform(-0.4, 0.4), dice.uniform(0.22, 0.5)) - 0.35
     wall = base[:, None, None] - 0.04 + (dice.uniform(0.1, 0.4)[:, None, None] * glow).float() + 0.25 * fine
     floor = wall * dice.uniform(0.45, 0.95)[:, None, None].float() + 0.5 * fine
     seam = edge + ground - dice.uniform(2, 7)
