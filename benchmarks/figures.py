@@ -62,7 +62,8 @@ def step(breadth: np.ndarray) -> float:
     """The first lag at which the breadth of a silhouette is like itself again."""
     breadth = breadth - breadth.mean()
     lags = range(5, min(30, 2 * len(breadth) // 3)) if breadth.std() > 0.5 else range(0)
-    likeness = [float(np.corrcoef(breadth[k:], breadth[:-k])[0, 1]) for k in lags]
+    with np.errstate(invalid="ignore"):  # of a silhouette that keeps its breadth there is none
+        likeness = [float(np.corrcoef(breadth[k:], breadth[:-k])[0, 1]) for k in lags]
     peaks = [
         k for k, a, b, c in zip(lags[1:], likeness, likeness[1:], likeness[2:], strict=False) if a < b >= c and b > 0.3
     ]
