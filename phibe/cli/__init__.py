@@ -26,7 +26,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe check DATA            what is in a file of trajectories (.npz, .zarr) and what it is good for, or how a run is
   phibe fit DATA              train a velocity network on it; a run that was stopped goes on
   phibe generate RUN          trajectories of a fitted flow
-  phibe fetch URL             a published file, with its hash; a download that was cut off goes on
+  phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
