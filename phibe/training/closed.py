@@ -191,8 +191,8 @@ def try_sizes(
     sums = {}
     for knots in {size.knots for size in candidates}:
         largest = Size(*(max(values) for values in zip(*(s for s in candidates if s.knots == knots), strict=True)))
-        arguments = {"degree": largest.degree, "waves": largest.waves, "knots": knots, "time": knots > 1}
-        basis = Basis(data.state_shape, **arguments, seed=config.seed)
+        degree, waves = largest.degree, largest.waves
+        basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=config.seed)
         basis.knots.copy_(place_knots(data, knots))
         sums[knots] = fold_sums(in_units_of(units, basis), folds, objective)
     return [Trial(size, left_out(sums[size.knots], size, d)) for size in candidates], sums
