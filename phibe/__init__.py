@@ -1,5 +1,6 @@
 """phibe: probability velocities from discretely observed stochastic trajectories (PhiBE-Flow)."""
 
+from phibe import kth
 from phibe.choices import fit_auto
 from phibe.diagnosis import diagnose
 from phibe.flow import Flow
@@ -22,6 +23,7 @@ __all__ = [
     "fit_auto",
     "fit_basis",
     "isotropic",
+    "kth",
     "open_data",
     "open_flow",
     "phibe",

@@ -155,13 +155,16 @@ def window_length(data: Trajectories) -> Cut | None:
 
 
 def _objective(data: Trajectories) -> tuple[str, Choice]:
-    """The least error at the data's own step by `diagnose`; `symmetric` where it cannot say."""
+    """The least error at the data's own step by `diagnose`; `symmetric` where it cannot say.
+
+    An objective that differentiates the velocity is not bounded below by a sample: it must be better by a quarter.
+    """
     try:
         errors = [error for error in diagnose(data).errors if error.every == 1 and math.isfinite(error.total)]
     except ValueError:
         errors = []
     if errors:
-        least = min(errors, key=lambda error: error.total)
+        least = min(errors, key=lambda error: error.total * (1.25 if find_objective(error.objective).jacobian else 1.0))
         others = ", ".join(f"{e.objective} {e.total:.0%}" for e in errors if e is not least)
         reason = f"its error is about {least.total:.0%} of the drift" + (f" ({others})" if others else "")
         return least.objective, Choice("objective", least.objective, reason)

@@ -70,6 +70,23 @@ class Objective:
         """All the samples of this width in the data."""
         return data.pairs() if self.width == 2 else data.windows(self.width)
 
+    def weights(self, *sample: Tensor) -> Tensor:
+        """What each sample is worth: one over the variance that noise of unit σ gives its target; (n,), float64.
+
+        The target is linear in the increments Δx_k, u = Σ c_k Δx_k, so its variance is σ² Σ c_k² Δt_k (σ²/Δt of a
+        single transition). Equal steps are worth the same. Unequal ones are not: without weights a sample of two nearly
+        equal times drowns all others, and with them a sum over transitions is one over time, Σ Δt (…).
+        """
+        t, dt = sample[1].double(), sample[-1].double()
+        if self.width == 2:
+            return dt
+        variance = torch.zeros_like(dt[:, 0])
+        for k in range(self.width - 1):
+            step = (torch.arange(self.width, device=t.device) > k).double()  # a unit increment over the k-th gap
+            u = self.stencil(step.expand(len(t), -1)[..., None], t, dt).u
+            variance += u[: len(t), 0] ** 2 * dt[:, k]
+        return 1 / variance
+
 
 OBJECTIVES: dict[str, Objective] = {}
 """Every objective by its name: what the command line, the book and the apps offer."""

@@ -127,14 +127,14 @@ def gaussian_crps(mean, deviation, x):
     return deviation * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
 
 
-@pytest.mark.parametrize("members", [2, 5, 40])
+@pytest.mark.parametrize("members", [2, 5])
 def test_the_score_of_a_gaussian_ensemble_is_the_closed_form_for_any_number_of_members(members):
     truth = 0.7 * normal(8000, 1, 1)
     exact = float(gaussian_crps(0.4, 1.5, truth).mean())
     made = 0.4 + 1.5 * normal(members, 8000, 1, 1, seed=1)
     assert crps(made, truth).item() == pytest.approx(exact, rel=0.04)
     biased = (made - truth).abs().mean() - (made[:, None] - made).abs().mean() / 2  # pairs of a member with itself
-    assert members > 20 or float(biased) > 1.1 * exact
+    assert float(biased) > 1.1 * exact
 
 
 def test_the_score_is_least_for_the_true_law():

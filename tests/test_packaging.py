@@ -20,9 +20,9 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 # A file imports only from files to the left of it.
 ORDER = [
     *("files", "downloads", "colors", "svg", "arrays", "labels", "tables", "trajectories", "missing", "reading"),
-    *("systems", "theory", "calculus", "objectives", "integrators", "explore", "flow", "affine", "bases"),
-    *("population", "moments", "metrics", "ensembles", "linear", "diagnosis", "networks", "codecs", "training"),
-    *("densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
+    *("films", "clips", "systems", "kth", "theory", "calculus", "objectives", "integrators", "explore", "flow"),
+    *("affine", "bases", "population", "moments", "metrics", "ensembles", "linear", "diagnosis", "networks"),
+    *("codecs", "training", "densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
 ]
 
 

@@ -28,7 +28,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
-  phibe fetch URL             a published file, with its hash; a download that was cut off goes on
+  phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures

@@ -6,12 +6,16 @@ from pathlib import Path
 
 from phibe.cli.options import Options
 from phibe.downloads import HASHES, fetch, sha256_of
+from phibe.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
+from phibe.systems.gait import ACTIONS
 from phibe.systems.pfi_files import convert_pfi
 
 
 def download(arguments: list[str]) -> None:
-    options = Options("fetch", "Download a file, or go on with it, and check its hash.", "URL --out FOLDER")
-    options.add("url", str, help="the address of the file, http or https")
+    options = Options("fetch", "Download a file, or go on with it, and check its hash.", "URL|kth --out FOLDER")
+    options.add(
+        "url", str, help="the address of the file, http or https; or kth: the six archives of KTH human actions"
+    )
     options.add("--out", str, "data", help="the folder to put it in, beside hashes.json")
     options.add(
         "--sha256",
@@ -19,9 +23,25 @@ def download(arguments: list[str]) -> None:
         None,
         help="the hash that it must have; without, the first download is trusted and its hash remembered and checked",
     )
+    options.add("--actions", list[str], list(ACTIONS), help="of kth: some of its archives, as [walking,running]")
     given = options.parse(arguments)
+    if given.url == "kth":
+        return _kth(Path(given.out), given.actions)
     file = fetch(given.url, given.out, sha256=given.sha256)
     print(f"{file}: {file.stat().st_size / 2**20:.1f} MB, SHA-256 {sha256_of(file)}")
+
+
+def _kth(folder: Path, actions: list[str]) -> None:
+    """Say what is coming and under which terms, then bring it."""
+    if unknown := [name for name in actions if name not in ACTIONS]:
+        raise ValueError(f"--actions must be some of {', '.join(ACTIONS)}; got {', '.join(unknown)}.")
+    print(
+        f"{TERMS}\n{sum(MEGABYTES[name] for name in actions)} MB from {ADDRESS}, and as much again unpacked.",
+        flush=True,
+    )
+    print(
+        f"{fetch_kth(folder, actions=actions)}: unpacked; hashes in {HASHES}. Next: phibe.kth.read_kth({str(folder)!r})"
+    )
 
 
 def convert(arguments: list[str]) -> None:

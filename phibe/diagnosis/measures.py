@@ -92,7 +92,7 @@ def estimator_errors(
     kind, steps = find_objective(name), typical_step(blocks[0])
     longest = min(block._shortest() for block in blocks)
     lags = [k for k in (1, 2, 4, 8) if longest > (kind.width - 1) * k]
-    fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name) for k in lags}
+    fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name, weighted=True) for k in lags}
     whole = {k: field for k, field in fits.items() if field.rank == len(field.coefficients)}
     power = 2 ** int(kind.order[0]) - 1
     errors, bias = [], math.inf

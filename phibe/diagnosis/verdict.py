@@ -80,12 +80,12 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     probes = probes_of(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
-        drift = fit_blocks(blocks, lift(features), "regression")
+        drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
         unit = size(drift(*probes))
         errors = [
             error for name in ESTIMATORS for error in estimator_errors(name, blocks, lift(features), probes, unit)
         ]
-        turning = fit_blocks(blocks, lift(affine), "symmetric")
+        turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
     turns, past = circulation(turning, data, probes), memory(blocks, features, drift)
     found = Diagnosis(len(data), typical_step(data), errors, *turns, *past)
     found.verdicts.update(_verdicts(found, d))

@@ -77,11 +77,17 @@ def fit_basis(
 
 
 def fit_blocks(
-    blocks: Sequence[Trajectories], basis: Basis, objective: str, *, noise: float | None = None, ridge: float = 0.0
+    blocks: Sequence[Trajectories],
+    basis: Basis,
+    objective: str,
+    *,
+    noise: float | None = None,
+    ridge: float = 0.0,
+    weighted: bool = False,
 ) -> BasisField:
-    """The field of `fit_basis`, from data that is already in blocks."""
+    """The field of `fit_basis`, from data that is already in blocks; `weighted` by what each sample is worth."""
     p = _basis_size(basis, blocks[0])
-    sums = [_basis_sums(basis, block, objective, noise) for block in blocks]
+    sums = [_basis_sums(basis, block, objective, noise, weighted) for block in blocks]
     count = sum(part.count for part in sums)
     if not count:
         raise ValueError(f"No path has the {find_objective(objective).width} observations that `{objective}` looks at.")
@@ -110,30 +116,34 @@ def _basis_size(basis: Basis, data: Trajectories) -> int:
 
 @dataclass(frozen=True)
 class BasisSums:
-    """Σ ΨᵀΨ (p, p) and Σ [ψ·u + ½ Σ q dᵀ(∇ψ)d] (p,) over `count` places, in float64."""
+    """Σ ΨᵀΨ (p, p) and Σ [ψ·u + ½ Σ q dᵀ(∇ψ)d] (p,) over `count` places (or their weight), in float64."""
 
     gram: Tensor
     moment: Tensor
-    count: int
+    count: float
 
 
-def _basis_sums(basis: Basis, data: Trajectories, objective: str, noise: float | None) -> BasisSums:
+def _basis_sums(basis: Basis, data: Trajectories, objective: str, noise: float | None, weighted: bool) -> BasisSums:
     p, kind = _basis_size(basis, data), find_objective(objective)
     options = {"noise": noise, "exact": True} if objective == "isotropic" else {}
-    gram, moment, count = torch.zeros(p, p, dtype=torch.float64), torch.zeros(p, dtype=torch.float64), 0
+    gram, moment, count = torch.zeros(p, p, dtype=torch.float64), torch.zeros(p, dtype=torch.float64), 0.0
     for chunk in data.chunks(megabytes=16 / p):
         if chunk.states.shape[1] < kind.width:
             continue
-        stencil = kind.stencil(*kind.samples(chunk), **options)
-        products, pulls = _stencil_sums(basis, stencil)
-        gram, moment, count = gram + products, moment + pulls, count + len(stencil.t)
+        sample = kind.samples(chunk)
+        stencil = kind.stencil(*sample, **options)
+        worth = kind.weights(*sample).repeat(len(stencil.t) // len(sample[0])) if weighted else None
+        products, pulls = _stencil_sums(basis, stencil, worth)
+        gram, moment = gram + products, moment + pulls
+        count += len(stencil.t) if worth is None else float(worth.sum())
     return BasisSums(gram, moment, count)
 
 
-def _stencil_sums(basis: Basis, stencil: Stencil) -> tuple[Tensor, Tensor]:
-    """The sums of one chunk; of fields φ_k e_i by their features φ_k alone."""
+def _stencil_sums(basis: Basis, stencil: Stencil, worth: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sums of one chunk; of fields φ_k e_i by their features φ_k alone. `worth` (m,) weighs its places."""
     x, t, u, directions = stencil
     lifted = isinstance(basis, Lifted)
+    worth = torch.ones_like(t, dtype=torch.float64) if worth is None else worth
 
     def values(z: Tensor) -> Tensor:
         """(n, K) of features, (n, p, D) of fields."""
@@ -144,12 +154,12 @@ def _stencil_sums(basis: Basis, stencil: Stencil) -> tuple[Tensor, Tensor]:
         return (psi.mT @ w).flatten() if lifted else torch.einsum("npd,nd->p", psi, w)
 
     psi = values(x)
-    moment = pull(psi, u)
+    moment = pull(psi, times(u.double(), worth))
     for q, d in directions:
-        moment = moment + 0.5 * pull(along(values, x, d)[1], times(d, q))
+        moment = moment + 0.5 * pull(along(values, x, d)[1], times(d, q * worth))
     psi = psi.double()
-    unit = torch.eye(x[0].numel(), dtype=torch.float64)
-    gram = torch.kron(psi.mT @ psi, unit) if lifted else torch.einsum("nps,nqs->pq", psi, psi)
+    heavy, unit = times(psi, worth), torch.eye(x[0].numel(), dtype=torch.float64)
+    gram = torch.kron(psi.mT @ heavy, unit) if lifted else torch.einsum("nps,nqs->pq", psi, heavy)
     return gram, moment
 
 

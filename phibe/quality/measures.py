@@ -142,7 +142,8 @@ def held_out_objective(
         x, t, *steps = kind.samples(block)
         scaled = (x / unit, t, *(step / unit if step.shape == x.shape else step for step in steps))
         values = kind(lambda z, s: flow.velocity(z * unit, s) / unit, *scaled, **options)
-        means.append(float(values.double().mean()))
+        worth = kind.weights(*scaled)  # of unequal steps the shortest would drown all others
+        means.append(float((worth * values.double()).sum() / worth.sum()))
     if len(means) < 2:
         return None
     each = torch.tensor(means, dtype=torch.float64)

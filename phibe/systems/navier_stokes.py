@@ -76,10 +76,10 @@ class NavierStokes:
 
     @cached_property
     def kept(self) -> Tensor:
-        """Which coefficients are not aliased by a product: |kx|, |ky| < grid/3."""
+        """Which coefficients are not aliased by a product: |kx|, |ky| < grid/3; on the CPU."""
         kx, ky = self.waves
         most = 2 * math.pi / self.length * self.grid / 3 * (1 - 1e-9)
-        return ((kx.abs() < most) & (ky.abs() < most)).to(self.device)
+        return (kx.abs() < most) & (ky.abs() < most)
 
     @cached_property
     def decay(self) -> Tensor:
@@ -97,20 +97,20 @@ class NavierStokes:
     def _to_velocity(self) -> Tensor:
         """i(ky, −kx)/|k|², which makes v̂ of ω̂: (2, grid, grid/2 + 1)."""
         kx, ky = self.waves
-        return self._complex(1j * torch.stack([ky * self._inverse, -kx * self._inverse]) * self.kept.cpu())
+        return self._complex(1j * torch.stack([ky * self._inverse, -kx * self._inverse]) * self.kept)
 
     @cached_property
     def _to_advection(self) -> Tensor:
         """kx² − ky² and kx·ky, which make the advection of the transforms of v₁v₂ and v₂² − v₁²."""
         kx, ky = self.waves
-        return (torch.stack([kx**2 - ky**2, kx * ky]) * self.kept.cpu()).to(self.device, self.dtype)
+        return (torch.stack([kx**2 - ky**2, kx * ky]) * self.kept).to(self.device, self.dtype)
 
     def _complex(self, values: Tensor) -> Tensor:
         return values.to(self.device, torch.complex64 if self.dtype == torch.float32 else torch.complex128)
 
     def spectral(self, omega: Tensor) -> Tensor:
         """ω̂ without the waves that are left out: (..., grid, grid) → (..., grid, grid/2 + 1)."""
-        return torch.fft.rfft2(omega.to(self.device, self.dtype)) * self.kept
+        return torch.fft.rfft2(omega.to(self.device, self.dtype)) * self.kept.to(self.device)
 
     def physical(self, coefficients: Tensor) -> Tensor:
         return torch.fft.irfft2(coefficients, s=(self.grid, self.grid))
@@ -151,6 +151,7 @@ class NavierStokes:
 
     # -- simulation ------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def simulate(
         self,
         *,

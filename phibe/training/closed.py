@@ -35,8 +35,9 @@ FOLDS, MOST = 8, 600
 LARGE = 2**29
 """Bytes of states, in float64, of which a solve has enough."""
 
-SHORT, CLOSE = 6, 0.05
-"""Candidates that are followed by their flow, and how near to the best objective they must be."""
+SHORT, CLOSE, ALIKE, FAR = 6, 0.05, 1.2, 30.0
+"""Candidates that are followed by their flow, how near to the best objective they must be, gaps that are alike, and
+spreads from the mean where a flow has run away."""
 
 
 class Trial(NamedTuple):
@@ -120,30 +121,50 @@ def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) ->
     limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)
     good = {id(trial) for trial in ranked if trial.mean <= limit} | {id(best(tried))}
     near = [trial for trial in tried if id(trial) in good]
-    fields = [solved(sums[trial.size.knots], trial.size) for trial in near]
-    gaps = [law_gap(Flow(Fitted(field), None, typical_step(data)), data) for field in fields]
-    return next(field for field, gap in zip(fields, gaps, strict=True) if not gap > 1.1 * min(gaps))
+    rest = sorted((trial for trial in tried if id(trial) not in good), key=lambda trial: trial.mean)
+    some, step = data[:: max(1, len(data) // 300)], typical_step(data)
+
+    def followed(trial: Trial) -> tuple[float, Normalised]:
+        field = solved(sums[trial.size.knots], trial.size)
+        return law_gap(Flow(Fitted(field), None, step), some), field
+
+    found = [followed(trial) for trial in near]
+    least = min(gap for gap, _ in found)
+    if math.isfinite(least):
+        return next(field for gap, field in found if gap <= ALIKE * least)
+    # all of them run away: the next best that does not, and if there is none the smallest
+    return next((field for gap, field in map(followed, rest) if math.isfinite(gap)), found[0][1])
 
 
 def law_gap(flow: Flow, data: Trajectories) -> float:
-    """Sliced W₂ between the observed states of some paths and where the flow carries their starts, in spreads of the
-    data, root mean square over eight times; infinite if it loses any."""
-    data = data[:: max(1, len(data) // 300)]
+    """Sliced W₂ between the observed states and where the flow carries their starts, in spreads of the data, root mean
+    square over eight times. Infinite for a flow that runs away, even if only from starts half as far again apart."""
     marks = place_marks(data, 8, elapsed=False)
-    made, seen = carry(flow, data, marks), observed(data, marks)
-    spread = data.states[data._observed()].std(0)
+    centre, spread = (part(data.states[data._observed()].double(), 0) for part in (torch.mean, torch.std))
+    unit = torch.where(spread > 0, spread, 1.0)
+    wide = data.states.clone()
+    wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
+    made, apart = (carry(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
+    for states in (made, apart):
+        far = ((states[marks.index >= 0] - centre) / unit).abs()
+        if not bool((far < FAR).all()):  # not a number is not near either
+            return math.inf
+    made, seen = made / unit, observed(data, marks) / unit
     squares = []
     for k in range(len(marks.times)):
         there = marks.index[:, k] >= 0
-        x, y = (states[there, k] / torch.where(spread > 0, spread, 1.0) for states in (made, seen))
-        if len(x) > 1:
-            squares.append(sliced_w2(x, y, directions=32) ** 2 if bool(x.isfinite().all()) else math.inf)
+        if int(there.sum()) > 1:
+            squares.append(sliced_w2(made[there, k], seen[there, k], directions=32) ** 2)
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
 def _line(trial: Trial) -> dict[str, Any]:
-    error = float(trial.scores.std()) / math.sqrt(len(trial.scores)) if len(trial.scores) > 1 else 0.0
-    return trial.size._asdict() | {"objective": trial.mean, "error": error}
+    return trial.size._asdict() | {"objective": trial.mean, "error": standard_error(trial.scores)}
+
+
+def standard_error(values: Tensor) -> float:
+    """Of their mean; zero for a single one."""
+    return float(values.std(correction=0)) / math.sqrt(max(1, len(values) - 1))
 
 
 def best(tried: Sequence[Trial]) -> Trial:
@@ -151,7 +172,7 @@ def best(tried: Sequence[Trial]) -> Trial:
     least = min(tried, key=lambda trial: trial.mean)
     for trial in tried:
         gap = trial.scores - least.scores
-        if float(gap.mean()) <= float(gap.std()) / math.sqrt(len(gap)):
+        if float(gap.mean()) <= standard_error(gap):
             return trial
     return least
 
@@ -184,4 +205,5 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
     options: dict[str, Any] = {"noise": estimate_noise(data), "exact": True} if objective == "isotropic" else {}
     sample = [part.double() for part in kind.samples(data)]
     values = velocity.balanced(kind, *sample) if not options else kind(velocity, *sample, **options)
-    return float(values.mean())
+    worth = kind.weights(*sample)
+    return float((worth * values).sum() / worth.sum())

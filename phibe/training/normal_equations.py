@@ -52,9 +52,12 @@ def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str
     for i, fold in enumerate(folds):
         for chunk in fold.chunks(megabytes=4):
             if chunk.states.shape[1] >= kind.width:
-                stencil = kind.stencil(*(part.double() for part in kind.samples(chunk)), **options)
-                _add(gram[i], moment[i], network, stencil)
-                number[i] += len(stencil.t)
+                sample = [part.double() for part in kind.samples(chunk)]
+                if not len(sample[0]):
+                    continue
+                stencil, worth = kind.stencil(*sample, **options), kind.weights(*sample)
+                _add(gram[i], moment[i], network, stencil, worth.repeat(len(stencil.t) // len(worth)))
+                number[i] += float(worth.sum()) * (len(stencil.t) // len(worth))
     kept = number > 0
     if not kept.any():
         raise ValueError(f"No path has the {kind.width} observations that `{objective}` looks at.")
@@ -62,7 +65,7 @@ def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str
 
 
 @torch.no_grad()
-def _add(gram: Tensor, moment: Tensor, network: Normalised, stencil: Stencil) -> None:
+def _add(gram: Tensor, moment: Tensor, network: Normalised, stencil: Stencil, worth: Tensor) -> None:
     """Only the two hats around a time are not zero there, so the sums go stretch by stretch between knots."""
     basis, unit = network.network, network.velocity_scale
     x, t, u, directions = stencil
@@ -76,11 +79,11 @@ def _add(gram: Tensor, moment: Tensor, network: Normalised, stencil: Stencil) ->
     where = torch.searchsorted(basis.knots[1:-1].contiguous(), s)  # type: ignore[index]
     for k in range(stretches):
         rows, columns = where == k, slice(k * count, (k + 2) * count)
-        weights = hats[rows, k : k + 2, None]
+        weights, own = hats[rows, k : k + 2, None], worth[rows, None]
         block = (weights * phi[rows, None]).flatten(1)
-        gram[columns, columns] += block.mT @ block
+        gram[columns, columns] += block.mT @ (own * block)
         for values, target in pulls:
-            moment[columns] += (weights * values[rows, None]).flatten(1).mT @ target[rows]
+            moment[columns] += (weights * values[rows, None]).flatten(1).mT @ (own * target[rows])
 
 
 def left_out(sums: Sums, size: Size, d: int) -> Tensor:
