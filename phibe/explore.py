@@ -9,10 +9,12 @@ from torch import Tensor
 
 from phibe.colors import COLORS
 from phibe.integrators import METHODS
+from phibe.labels import Labels
 from phibe.svg import Picture, around
 from phibe.trajectories import Trajectories
 
-FRAMES, PARTICLES, TRAIL = 61, 200, 8
+FRAMES, PARTICLES, TRAIL, MOST = 61, 200, 8, 8
+"""Pictures of a film, particles in it, pictures that a trail looks back, and coordinates to choose from."""
 
 
 class Explorer:
@@ -29,13 +31,16 @@ class Explorer:
         self.starts = _starts(flow, data, seed)
         first, last = flow.interval or (self.data.interval if self.data else (0.0, 1.0))
         self.times = torch.linspace(first, last, FRAMES, dtype=torch.float64)
-        d = self.starts[0].numel()
+        labels = (self.data.labels if self.data else flow.labels) or Labels()
+        labels = labels if self.starts.ndim == 2 else Labels(labels.time)
+        d = min(self.starts[0].numel(), MOST)
+        self.clock, self.names = str(labels.time), [str(label) for label in labels.coordinates(d)]
         pairs = [(i, j) for i in range(d) for j in range(i + 1, d)] or [(0, 0)]
         long = {"style": {"description_width": "initial"}}
         self.time = widgets.IntSlider(0, 0, FRAMES - 1, description="time", readout=False, continuous_update=True)
         self.method = widgets.Dropdown(options=METHODS, value=method, description="method")
         self.pair = widgets.Dropdown(
-            options=[(f"x[{i}], x[{j}]", (i, j)) for i, j in pairs], description="plane", **long
+            options=[(f"{self.names[i]}, {self.names[j]}", (i, j)) for i, j in pairs], description="plane", **long
         )
         self.pair.layout.display = "none" if len(pairs) == 1 else None
         self.picture = widgets.HTML()
@@ -64,9 +69,9 @@ class Explorer:
         t = float(self.times[k])
         ends = [around(x[..., axis], outliers=0.005, margin=0.12) for axis in (i, j)]
         line = i == j  # one coordinate: over time
-        names = ("t", "x") if line else (f"x[{i}]", f"x[{j}]")
+        names = (self.clock, self.names[0]) if line else (self.names[i], self.names[j])
         ends = [tuple(self.times[[0, -1]].tolist()), ends[0]] if line else ends
-        picture = Picture(*ends, size=(520, 430), names=names, title=self.trouble[:80] or f"t = {t:.3g}")
+        picture = Picture(*ends, size=(520, 430), names=names, title=self.trouble[:80] or f"{self.clock} = {t:.3g}")
         if self.data is not None and not line:
             seen = _nearest(self.data, t).flatten(1)
             picture.dots(seen[:, i], seen[:, j], COLORS["samples"], radius=2)

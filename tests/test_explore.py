@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from phibe import OU, Flow, fit_affine
+from phibe import OU, Flow, Trajectories, fit_affine
+from phibe.labels import Labels
 
 TIMES = torch.linspace(0, 1, 11, dtype=torch.float64)
 
@@ -50,6 +51,13 @@ def test_of_three_coordinates_two_are_chosen():
     explorer.pair.value = (0, 2)
     assert "x[2]" in explorer.picture.value
     assert not np.allclose(dots(explorer), still)
+
+
+def test_coordinates_have_the_names_of_the_data(data):
+    named = Trajectories(data.states, data.times, labels=Labels.read(["time [s]", "east [m]", "north [m]"]))
+    explorer = fit_affine(named, "symmetric").explore(named)
+    assert "east [m]" in explorer.picture.value and "time [s] = 0" in explorer.picture.value
+    assert "x[0]" in fit_affine(data, "symmetric").explore(data.states[:, 0]).picture.value
 
 
 def test_one_coordinate_is_shown_over_time():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -48,8 +49,11 @@ class Quality:
     notes: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """The verdict and its findings, a line each."""
-        return "\n".join([self.verdict, *(f"  {f.about:20} {f.grade:16}  {f.text}" for f in self.findings)])
+        """The verdict and its findings, for a terminal."""
+        found = (f"{finding.about}: {finding.grade}. {finding.text}" for finding in self.findings)
+        return "\n".join(
+            [self.verdict, *(fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)]
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON; a number that is not finite becomes null."""
