@@ -116,7 +116,7 @@ def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
     size = data.states.numel() * data.states.element_size()
     data = data[:: max(1, min(len(data), int(size / (megabytes * 2**20))))]
     moved, elapsed = _displacements(data)
-    mean, variance = _moments(data)
+    mean, variance = channel_moments(data)
     scale = torch.where(variance > 1e-14 * mean**2, variance.sqrt(), 1.0)
     reached = moved >= variance
     reached[-1] = True
@@ -126,7 +126,7 @@ def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
     return Measures(mean, scale, torch.where(velocity_scale > 0, velocity_scale, scale / (end - start)))
 
 
-def _moments(data: Trajectories) -> tuple[Tensor, Tensor]:
+def channel_moments(data: Trajectories) -> tuple[Tensor, Tensor]:
     """Mean and variance over all observations, (C,) each, summed about the first state."""
     pivot = _channels(data.states[:1, 0]).mean((0, 2))
     total, square, count = torch.zeros_like(pivot), torch.zeros_like(pivot), 0

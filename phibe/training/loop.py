@@ -15,17 +15,15 @@ from torch.optim import Adam, AdamW, Optimizer
 from tqdm.auto import tqdm
 
 from phibe.flow import Flow
-from phibe.moments import typical_step
-from phibe.networks import Normalised, build, check_network
-from phibe.objectives import estimate_noise, find_objective
 from phibe.training.batches import Batches
 from phibe.training.checkpoints import fingerprint
 from phibe.training.config import WHERE, FitConfig
-from phibe.training.devices import PRECISIONS, engine, seed_device
-from phibe.training.objective import ObjectiveModule, accumulate, follow
+from phibe.training.devices import engine, seed_device
+from phibe.training.objective import accumulate, follow
 from phibe.training.resume import Folder, Learner
-from phibe.training.runs import Fitted, about_flow, describe, open_flow
+from phibe.training.runs import load_weights, read_weights
 from phibe.training.sampling import Samples, seed_of, split_paths
+from phibe.training.tasks import Result, Task, VelocityTask
 from phibe.training.watch import Watch, judge
 from phibe.trajectories import Trajectories
 
@@ -46,34 +44,53 @@ def fit(
     `out` the run is kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to
     the same bits, and returns at once what is finished. `held_out` brings paths of its own for the evaluation.
     """
-    config = config or FitConfig()
-    train, check = _split(data, held_out, objective, config)
-    typical = data[train.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
-    velocity = _prepare(network, typical, objective, config)
-    options: dict[str, Any] = {"noise": config.noise or estimate_noise(typical)} if objective == "isotropic" else {}
-    devices = engine(config)
-    batches = Batches(train, config, devices, scale=velocity.scale if isinstance(velocity, Normalised) else 1.0)
+    task = VelocityTask(network, objective)
+    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
 
-    identity = _identity(data, held_out, velocity, {"name": objective, **options}, config) if out else {}
+
+def train(
+    data: Trajectories,
+    task: Task[Result],
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Result:
+    """The result of a task after descent on its loss: what `fit` does for a velocity, for anything with a loss."""
+    config = config or FitConfig()
+    samples, check = _split(data, held_out, task.width, config)
+    typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
+    loss = task.loss(typical, config)
+    network, about = loss.network, task.about(loss.network, data)
+    devices = engine(config)
+    batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
+
+    identity = _identity(data, held_out, about["network"], loss.facts, config) if out else {}
     folder = Folder(out, identity, writes=devices.global_rank == 0)
     if folder.finished:
-        return open_flow(str(out), network=velocity)
+        load_weights(network, read_weights(str(out)), str(out))
+        return task.result(network, data)
 
-    velocity.to(devices.device)
-    learner = Learner(velocity, copy.deepcopy(velocity) if config.ema else velocity, _optimiser(velocity, config))
-    options |= {"balance": config.balance, "mixed": config.precision == "bf16-mixed"}
-    module, learner.optimiser = devices.setup(ObjectiveModule(velocity, objective, **options), learner.optimiser)
-    watch = Watch(ObjectiveModule(learner.average, objective, **options), train, check, config, devices)
+    loss.to(devices.device)
+    average = copy.deepcopy(loss) if config.ema else loss
+    learner = Learner(network, average.network, _optimiser(network, config))
+    module, learner.optimiser = devices.setup(loss, learner.optimiser)
+    watch = Watch(average, samples, check, config, devices)
     folder.begin(learner)
     devices.barrier()  # every process has read the folder before one of them writes to it
-    folder.clean(learner, about_flow(velocity, data.interval, typical_step(data), data.states.dtype))
+    folder.clean(learner, about)
 
     quiet = not progress or devices.global_rank > 0
-    with tqdm(total=config.steps, initial=learner.progress.step, desc=objective, unit="step", disable=quiet) as bar:
-        _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
+    with tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar:
+        try:
+            _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
+        except Diverged as error:
+            error.flow = task.result(_best(learner), data)
+            raise
     folder.finish(learner)
     devices.barrier()
-    return _flow(learner, data)
+    return task.result(_best(learner), data)
 
 
 def _descend(
@@ -123,10 +140,9 @@ def _descend(
 
 
 def _split(
-    data: Trajectories, held_out: Trajectories | None, objective: str, config: FitConfig
+    data: Trajectories, held_out: Trajectories | None, width: int, config: FitConfig
 ) -> tuple[Samples, Samples | None]:
-    """Training and held-out samples, of the width that the objective asks for (2 observations: a transition)."""
-    width = find_objective(objective).width
+    """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
     if held_out is not None:
         if not isinstance(held_out, Trajectories):
             raise ValueError(
@@ -143,20 +159,6 @@ def _split(
     return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
 
 
-def _prepare(network: str | nn.Module, typical: Trajectories, objective: str, config: FitConfig) -> nn.Module:
-    """A new network, or a copy of the given one, in the units of the data and known to be right for the objective."""
-    dtype = PRECISIONS[config.precision]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        made = build(network, typical.state_shape) if isinstance(network, str) else copy.deepcopy(network)
-    made = made.to(typical.states.device, dtype)
-    if config.normalise and not isinstance(made, Normalised):
-        made = Normalised.fit(made, typical)
-    x, t = typical.states[:8, 0], typical._path_times()[:8, 0]
-    check_network(made, x.to(dtype), t.to(dtype), objective=objective)
-    return made
-
-
 def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
     kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
     trained = [p for p in network.parameters() if p.requires_grad]
@@ -164,12 +166,16 @@ def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
 
 
 def _identity(
-    data: Trajectories, held_out: Trajectories | None, network: nn.Module, objective: dict[str, Any], config: FitConfig
+    data: Trajectories,
+    held_out: Trajectories | None,
+    network: dict[str, Any],
+    objective: dict[str, Any],
+    config: FitConfig,
 ) -> dict[str, Any]:
     """What makes two runs the same run."""
     return {
         "objective": objective,
-        "network": describe(network),
+        "network": network,
         "data": {"sha256": fingerprint(data), "shape": list(data.states.shape)},
         "held_out": held_out and {"sha256": fingerprint(held_out), "shape": list(held_out.states.shape)},
         "config": {name: value for name, value in asdict(config).items() if name not in WHERE},
@@ -180,11 +186,14 @@ def _identity(
 
 
 class Diverged(ArithmeticError):
-    """The objective or its gradient is not finite at `step`, in the batch `index`; `flow` is the last good one."""
+    """The objective or its gradient is not finite at `step`, in the batch `index`; `flow` is the last good one (of
+    another task than a velocity's, its result)."""
 
-    def __init__(self, message: str, step: int, index: Tensor, flow: Flow):
+    flow: Any
+
+    def __init__(self, message: str, step: int, index: Tensor):
         super().__init__(message)
-        self.step, self.index, self.flow = step, index, flow
+        self.step, self.index = step, index
 
 
 def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder) -> Diverged:
@@ -203,11 +212,11 @@ def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder
         f"last good weights are in {kept or 'the `flow` of this error'}. Lower `learning_rate`, set `clip`, or "
         "regularise (`weight_decay`, `ema`)."
     )
-    return Diverged(message, step, index, _flow(learner, batches.samples.data))
+    return Diverged(message, step, index)
 
 
-def _flow(learner: Learner, data: Trajectories) -> Flow:
-    """The flow of the best weights, where the data is and in its floating type."""
+def _best(learner: Learner) -> nn.Module:
+    """A network with the best weights."""
     network = copy.deepcopy(learner.average)
     network.load_state_dict(learner.best)
-    return Flow(Fitted(network.to(data.states.device, data.states.dtype)), data.interval, typical_step(data))
+    return network

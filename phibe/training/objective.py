@@ -13,15 +13,34 @@ from phibe.networks import Normalised
 from phibe.objectives import find_objective
 
 
-class ObjectiveModule(nn.Module):
-    """The objective of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`."""
+class Loss(nn.Module):
+    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+
+    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
+    the spread of the states as the network knows it.
+    """
+
+    network: nn.Module
+    facts: dict[str, Any]
+    jacobian = False
+    scale: Tensor | float = 1.0
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
+        return ()
+
+
+class ObjectiveModule(Loss):
+    """The objective of a velocity network."""
 
     def __init__(
         self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
     ):
         super().__init__()
         self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
+        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
         self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
+        self.scale = network.scale if isinstance(network, Normalised) else 1.0
 
     def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
         function, options = find_objective(self.objective), dict(self.options)

@@ -69,11 +69,11 @@ def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
 def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
     """The flow that was kept there. One of a module of your own needs that module, with any weights, as `network`."""
     about = read_config(folder)
-    if (Path(folder) / "checkpoint.safetensors").exists() and not (Path(folder) / "weights.safetensors").exists():
-        raise ValueError(f"The run in {folder} has not finished. Start it again with the same call: it goes on.")
-    tensors, _ = load_tensors(Path(folder) / "weights.safetensors")
-    network = _rebuild(about, folder, network).double()  # holds the weights of any type exactly
-    load_weights(network, tensors, folder)
+    if "forecaster" in about:
+        name = about["forecaster"]["name"]
+        raise ValueError(f"{folder} holds a {name}, not a flow. Open it with `phibe.baselines.open_forecaster`.")
+    network = rebuild(about, folder, network).double()  # holds the weights of any type exactly
+    load_weights(network, read_weights(folder), folder)
     interval = tuple(about["interval"]) if about["interval"] else None
     return Flow(Fitted(network.to(getattr(torch, about["dtype"]))), interval, about["step"])
 
@@ -91,7 +91,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not the description of a fitted flow: {error}.") from error
 
 
-def _rebuild(about: dict[str, Any], folder: str | Path, network: nn.Module | None) -> nn.Module:
+def read_weights(folder: str | Path) -> dict[str, Tensor]:
+    """The weights of a finished run."""
+    if (Path(folder) / "checkpoint.safetensors").exists() and not (Path(folder) / "weights.safetensors").exists():
+        raise ValueError(f"The run in {folder} has not finished. Start it again with the same call: it goes on.")
+    return load_tensors(Path(folder) / "weights.safetensors")[0]
+
+
+def rebuild(about: dict[str, Any], folder: str | Path, network: nn.Module | None = None) -> nn.Module:
+    """The network that a config describes, with any weights; one of your own must be given."""
     name, shape = about["network"]["name"], about["state_shape"]
     if network is None:
         if name not in NETWORKS:

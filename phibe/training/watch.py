@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from phibe.calculus import along
-from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
-from phibe.training.objective import ObjectiveModule
+from phibe.training.objective import Loss
 from phibe.training.resume import Progress
 from phibe.training.sampling import Samples
 
@@ -34,7 +33,7 @@ class Scores(NamedTuple):
 class Watch:
     """Looks at a module's objective on fixed samples."""
 
-    def __init__(self, module: ObjectiveModule, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
+    def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
         self.module, self.config, self.devices = module, config, devices
         self.train, self.check = train, check
         self.count = max(LEAST, min(MOST, config.evaluate_every * config.batch // 3))
@@ -43,25 +42,23 @@ class Watch:
     def scores(self) -> Scores:
         """All processes look at the same samples and agree on the mean of what they see."""
         with evaluating(self.module):
-            train, slopes = self._look(self.train, self.count // 4, slopes=self._differentiates)
+            train, slopes = self._look(self.train, self.count // 4, slopes=self.module.jacobian)
             held = self._look(self.check, self.count)[0] if self.check else train
         error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
         seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
         means = self.devices.all_reduce(seen).tolist()
-        return Scores(means[0], means[1] if self.check else None, error, means[2] if self._differentiates else None)
-
-    @property
-    def _differentiates(self) -> bool:
-        return find_objective(self.module.objective).jacobian
+        return Scores(means[0], means[1] if self.check else None, error, means[2] if self.module.jacobian else None)
 
     def _look(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
-        """The objective at `count` samples and, if asked for, their |J·Δx|."""
+        """The objective at `count` samples, with the same random numbers each time; if asked for, their |J·Δx|."""
         like = next(self.module.parameters())
         generator = torch.Generator(like.device).manual_seed(self.config.seed)
+        drawing = torch.Generator().manual_seed(self.config.seed)
         values, norms = [], [torch.zeros(1)]
         for piece in samples.some(count, seed=self.config.seed).split(self.config.batch):
             sample = [part.to(like.dtype).to(like.device) for part in samples.take(piece)]
-            values.append(self.module(*sample, generator=generator).cpu().double())
+            drawn = [part.to(like.dtype).to(like.device) for part in self.module.draw(len(piece), drawing)]
+            values.append(self.module(*sample, *drawn, generator=generator).cpu().double())
             if slopes:
                 norms.append(self._slope(*sample).cpu())
         return torch.cat(values), torch.cat(norms)
@@ -107,6 +104,6 @@ def judge(now: Progress, scores: Scores) -> bool:
             "objective from below, and the network has begun to fit its noise; the best weights are kept. Stop early "
             "(`patience`), regularise (`weight_decay`, `ema`, `input_noise`), take a smaller network or more paths, or "
             "another objective ('symmetric' is bounded).",
-            stacklevel=4,
+            stacklevel=5,  # the caller of `fit`
         )
     return better

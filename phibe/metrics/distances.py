@@ -94,11 +94,11 @@ def sliced_w2(x: Tensor, y: Tensor, *, directions: int = 128, seed: int = 0) -> 
     units = torch.randn(x.shape[1], directions, generator=generator, dtype=x.dtype, device=x.device)
     units = units / units.norm(dim=0)
     levels = (torch.arange(max(len(x), len(y)), dtype=x.dtype, device=x.device) + 0.5) / max(len(x), len(y))
-    gap = _quantiles(x @ units, levels) - _quantiles(y @ units, levels)
+    gap = quantiles(x @ units, levels) - quantiles(y @ units, levels)
     return math.sqrt(float(gap.square().mean()))
 
 
-def _quantiles(values: Tensor, levels: Tensor) -> Tensor:
+def quantiles(values: Tensor, levels: Tensor) -> Tensor:
     """The empirical quantile function of each column, as a step function: (n, k), (m,) → (m, k)."""
     return values.sort(dim=0).values[(levels * len(values)).long().clamp(max=len(values) - 1)]
 
