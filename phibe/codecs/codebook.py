@@ -32,7 +32,8 @@ class Codebook(nn.Module):
     def nearest(self, z: Tensor) -> Tensor:
         """Numbers of the codes next to the vectors, by |e|² − 2 z·e: (n, d) → (n,)."""
         norms, codes = self.codes.square().sum(1), self.codes.mT
-        return torch.cat([torch.addmm(norms, part, codes, alpha=-2).argmin(1) for part in z.detach().split(BLOCK)])
+        with torch.autocast(z.device.type, enabled=False):  # neighbouring codes differ by less than bfloat16 tells
+            return torch.cat([torch.addmm(norms, part, codes, alpha=-2).argmin(1) for part in z.detach().split(BLOCK)])
 
     def forward(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The codes of the vectors along dimension 1, (n, d, *grid); in training the codes then move."""
@@ -68,7 +69,7 @@ class Codebook(nn.Module):
         self.sums[dead] = fair * self.codes[dead]
 
     def usage(self) -> float:
-        """The perplexity exp(−Σ p log p) of the use of the codes, as a share of their number: 1 if all are used alike."""
+        """The perplexity exp(−Σ p log p) of the codes' use, as a share of their number: 1 if all are used alike."""
         p = self.counts / self.counts.sum()
         return float(torch.special.entr(p).sum().exp()) / len(p)
 

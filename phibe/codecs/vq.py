@@ -32,8 +32,9 @@ class Coded(nn.Module):
     @torch.no_grad()
     def encode_paths(self, frames: Tensor, *, block: int = 256) -> Tensor:
         """Latents of films: (path, time, 1, H, W) → (path, time, d, h, w)."""
-        flat = frames.flatten(0, 1)
-        return torch.cat([self.encode(part) for part in flat.split(block)]).unflatten(0, frames.shape[:2])
+        flat = frames.flatten(0, 1).to(self.codebook.codes.dtype)
+        z = torch.cat([self.encode(part) for part in flat.split(block)])
+        return z.unflatten(0, frames.shape[:2])
 
     @torch.no_grad()
     def decode_paths(self, z: Tensor, *, quantise: bool = True, block: int = 256) -> Tensor:
@@ -83,7 +84,7 @@ class VQCodec(Coded):
 
     def forward(self, frames: Tensor, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Frames as they come back, and what the rounding moved: |z − e|² for each latent vector's coordinate."""
-        z = self.encode(frames)
+        z = self.encode(frames).to(self.codebook.codes.dtype)
         codes = self.codebook(z, generator=generator)
         return self.paint(straight_through(z, codes)), F.mse_loss(z, codes, reduction="none")
 

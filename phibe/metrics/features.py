@@ -1,0 +1,219 @@
+"""Features of our own: a small network that tells the action and the speed of a figure, for a Fréchet distance.
+
+It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm.auto import tqdm
+
+from phibe.metrics.frechet import Features, floor, frechet
+from phibe.training.checkpoints import load_tensors, save_tensors
+
+SIZE = 64
+
+
+class FigureFeatures(nn.Module):
+    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 2·`channels`), each of mean 0 and spread 1 where it was
+    trained.
+
+    Convolutions within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the
+    frames; the mean over what is left. Frames of another size are first made 64 × 64.
+    """
+
+    title = "figure Fréchet distance"
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, *, channels: int = 32, actions: int = 6):
+        super().__init__()
+        self.arguments = {"channels": channels, "actions": actions}
+        wide = 2 * channels
+        self.stem = nn.Conv2d(16, channels, 3, padding=1)
+        self.stages = nn.ModuleList([Stage(channels, channels, 1), Stage(channels, wide, 2), Stage(wide, wide, 2)])
+        self.action, self.speed = nn.Linear(wide, actions), nn.Linear(wide, 1)
+        self.register_buffer("centre", torch.zeros(wide))
+        self.register_buffer("spread", torch.ones(wide))
+
+    @property
+    def identity(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+        return f"figure features {digest.hexdigest()[:12]}"
+
+    @torch.no_grad()
+    def forward(self, films: Tensor, *, block: int = 32) -> Tensor:
+        return torch.cat([self.standard(part) for part in films.split(block)])
+
+    def standard(self, films: Tensor) -> Tensor:
+        """The features of a few films, with gradients."""
+        return (self._pooled(films) - self.centre) / self.spread
+
+    def recognise(self, films: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the actions (clip, actions), and the logarithm of the speed (clip,)."""
+        h = self.standard(films)
+        return self.action(h), self.speed(h)[:, 0]
+
+    def _pooled(self, films: Tensor) -> Tensor:
+        flat = films.to(self.centre.dtype).flatten(0, 1)
+        if flat.shape[-2:] != (SIZE, SIZE):
+            flat = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", antialias=True)
+        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, films.shape[:2])
+        for stage in self.stages:
+            h = stage(h)
+        return h.mean((1, 3, 4))
+
+    @torch.no_grad()
+    def measure(self, films: Tensor, *, block: int = 32) -> None:
+        """Take mean and spread of the features from these films; recognition then has to be learnt for them."""
+        h = torch.cat([self._pooled(part) for part in films.split(block)])
+        self.centre, self.spread = h.mean(0), h.std(0).clamp(min=1e-6)
+
+
+class Stage(nn.Module):
+    """Convolutions within frames and then along time, both of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s)."""
+
+    def __init__(self, width: int, out: int, stride: int):
+        super().__init__()
+        self.within = nn.Conv2d(width, out, 3, stride=stride, padding=1)
+        self.along = nn.Conv3d(out, out, (3, 1, 1), stride=(stride, 1, 1), padding=(1, 0, 0))
+        self.norms = nn.ModuleList([nn.GroupNorm(8, out), nn.GroupNorm(8, out)])
+
+    def forward(self, h: Tensor) -> Tensor:
+        within = F.silu(self.norms[0](self.within(h.flatten(0, 1)))).unflatten(0, h.shape[:2])
+        return F.silu(self.norms[1](self.along(within.transpose(1, 2)))).transpose(1, 2)
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def fit_features(
+    films: Tensor,
+    action: Tensor,
+    speed: Tensor,
+    *,
+    network: FigureFeatures | None = None,
+    steps: int = 600,
+    batch: int = 16,
+    frames: int = 24,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+    progress: bool = True,
+) -> FigureFeatures:
+    """A network trained to tell each film's action (clip,) and the logarithm of its speed (clip,) > 0.
+
+    Cross-entropy plus the squared error of log speed in units of its spread; each sample is a run of `frames` frames,
+    mirrored or not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = network or FigureFeatures(actions=int(action.max()) + 1)
+    pace = speed.log().float()
+    pace = (pace - pace.mean()) / pace.std().clamp(min=1e-6)
+    network.measure(films[:64])
+    optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
+    for _ in (bar := tqdm(range(steps), desc="features", unit="step", disable=not progress)):
+        chosen = torch.randint(len(films), (batch,), generator=generator)
+        scores, log_speed = network.recognise(_runs(films, chosen, frames, generator))
+        loss = F.cross_entropy(scores, action[chosen]) + F.mse_loss(log_speed, pace[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        bar.set_postfix(loss=float(loss.detach()))
+    return network.eval().requires_grad_(False)
+
+
+def _runs(films: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
+    """Runs of frames of the chosen films, each from a random first one, half of them mirrored."""
+    frames = min(frames, films.shape[1])
+    first = torch.randint(films.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
+    runs = films[chosen[:, None], first + torch.arange(frames)]
+    mirrored = torch.rand(len(chosen), generator=generator) < 0.5
+    return torch.where(mirrored[:, None, None, None, None], runs.flip(-1), runs)
+
+
+def save_features(network: FigureFeatures, path: str | Path) -> None:
+    save_tensors(path, network.state_dict(), network.arguments)
+
+
+def open_features(path: str | Path) -> FigureFeatures:
+    """The network that `save_features` wrote."""
+    tensors, arguments = load_tensors(path)
+    network = FigureFeatures(**arguments)
+    network.load_state_dict(tensors)
+    return network.eval().requires_grad_(False)
+
+
+# -- evidence ----------------------------------------------------------------------------------------------------------
+
+
+def noisy(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Sensor noise of that standard deviation."""
+    return (films + level * torch.randn(films.shape, generator=generator, dtype=films.dtype)).clamp(0, 1)
+
+
+def blurred(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """A Gaussian blur of that many pixels."""
+    reach = max(1, round(3 * level))
+    place = torch.arange(-reach, reach + 1, dtype=films.dtype)
+    bell = torch.exp(-((place / level) ** 2) / 2)
+    bell = bell / bell.sum()
+    flat = F.pad(films.flatten(0, 1), (reach,) * 4, mode="replicate")
+    smooth = F.conv2d(F.conv2d(flat, bell[None, None, :, None]), bell[None, None, None, :])
+    return smooth.reshape(films.shape)
+
+
+def frozen(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The last part of the film, that share of it, is one still frame."""
+    last = max(0, round(films.shape[1] * (1 - level)) - 1)
+    index = torch.arange(films.shape[1]).clamp(max=last)
+    return films[:, index]
+
+
+def shuffled(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Frames change places within runs of that many."""
+    keys = torch.arange(films.shape[1]) // int(level) + torch.rand(len(films), films.shape[1], generator=generator)
+    return films[torch.arange(len(films))[:, None], keys.argsort(1)]
+
+
+def slowed(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The film's beginning at that many times less speed, neighbouring frames blended."""
+    place = torch.arange(films.shape[1], dtype=films.dtype) / level
+    before = place.long().clamp(max=films.shape[1] - 2)
+    share = (place - before)[:, None, None, None]
+    return films[:, before] * (1 - share) + films[:, before + 1] * share
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
+    "noise": (noisy, (0.05, 0.1, 0.2)),
+    "blur": (blurred, (1.0, 2.0, 4.0)),
+    "frozen": (frozen, (0.25, 0.5, 1.0)),
+    "shuffled": (shuffled, (3, 8, 40)),
+    "slowed": (slowed, (1.5, 2.0, 4.0)),
+}
+"""Ways to spoil a film, each from mild to severe: a distance worth its name grows along each."""
+
+
+def ladders(films: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
+    """The distance of spoilt films from other true ones at each level of each corruption, and their `floor`.
+
+    The films are cut into two halves: one is spoilt, the other stays true.
+    """
+    spoil, true = films.chunk(2)
+    there = features(true)
+    found = {"floor": [frechet(features(spoil), there)], "halves": [floor(there)]}
+    for name, (corrupt, levels) in CORRUPTIONS.items():
+        generator = torch.Generator().manual_seed(seed)
+        found[name] = [frechet(features(corrupt(spoil, level, generator)), there) for level in levels]
+    return found
