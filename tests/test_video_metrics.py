@@ -43,7 +43,7 @@ def test_ssim_is_that_of_scikit_image():
             pair = (truth[i, j, 0].numpy(), film[i, j, 0].numpy())
             options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 1.0}
             assert float(found[i, j]) == pytest.approx(structural_similarity(*pair, **options), abs=1e-12)
-            assert float(found[i, j]) != pytest.approx(structural_similarity(*pair, data_range=1.0), abs=1e-3)
+            assert float(found[i, j]) != pytest.approx(structural_similarity(*pair, data_range=1.0), abs=1e-6)
     torch.testing.assert_close(metrics.ssim(truth, truth), torch.ones(2, 2, dtype=torch.float64))
 
 
@@ -150,13 +150,13 @@ def test_only_features_of_i3d_are_called_fvd():
 
 
 def test_the_network_has_the_names_and_sizes_of_i3d():
-    names = {name: tuple(t.shape) for name, t in I3D().state_dict().items()}
+    with torch.device("meta"):
+        network = I3D()
+    names = {name: tuple(t.shape) for name, t in network.state_dict().items()}
     assert names["Conv3d_1a_7x7.conv3d.weight"] == (64, 3, 7, 7, 7)
     assert names["Mixed_4f.b2b.conv3d.weight"] == (128, 32, 3, 3, 3)
     assert names["logits.conv3d.weight"] == (400, 1024, 1, 1, 1) and names["logits.conv3d.bias"] == (400,)
     assert sum(name.endswith("conv3d.weight") for name in names) == 3 + 9 * 6 + 1
-    with torch.device("meta"):
-        network = I3D()
     x = prepare(torch.zeros(2, 16, 1, 64, 64)).to("meta")
     assert x.shape == (2, 3, 16, 224, 224)
     assert network.eval()(x).shape == (2, 400)
@@ -185,11 +185,14 @@ def test_weights_are_read_only_under_their_hash(tmp_path):
 
 
 def test_a_state_dict_is_read_into_the_network(tmp_path):
-    weights = I3D().state_dict()
+    with torch.device("meta"):
+        names = {k: t.shape for k, t in I3D().state_dict().items() if "batches" not in k}  # old files have no such
+    weights = {name: torch.full(shape, i / len(names)) for i, (name, shape) in enumerate(names.items())}
     file = tmp_path / "i3d.pt"
     torch.save(weights, file)
     found = metrics.open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
     assert torch.equal(found.network.Mixed_5c.b1b.conv3d.weight, weights["Mixed_5c.b1b.conv3d.weight"])
+    assert not any(tensor.is_meta for tensor in found.network.state_dict().values())
     torch.save({"conv.weight": torch.zeros(2)}, file)
     with pytest.raises(ValueError, match="does not hold the weights"):
         metrics.open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
@@ -216,8 +219,9 @@ def discs(clips: int, frames: int = 12, *, seed: int = 0) -> tuple[torch.Tensor,
 @pytest.fixture(scope="module")
 def trained() -> metrics.FigureFeatures:
     films, action, speed = discs(64)
+    torch.manual_seed(0)
     network = metrics.FigureFeatures(channels=8, actions=2)
-    options = {"steps": 90, "batch": 8, "frames": 12, "learning_rate": 1e-2, "progress": False}
+    options = {"steps": 60, "batch": 8, "frames": 12, "learning_rate": 1e-2, "progress": False}
     return metrics.fit_features(films, action, speed, network=network, **options)
 
 
@@ -225,14 +229,14 @@ def test_features_recognise_what_they_were_trained_for(trained):
     films, action, speed = discs(48, seed=1)
     scores, log_speed = trained.recognise(films)
     assert float((scores.argmax(1) == action).double().mean()) > 0.9
-    assert float(torch.corrcoef(torch.stack([log_speed, speed.log()]))[0, 1]) > 0.5
+    assert float(torch.corrcoef(torch.stack([log_speed, speed.log()]))[0, 1]) > 0.7
 
 
 def test_the_distance_of_the_features_grows_with_each_corruption(trained):
     found = metrics.ladders(discs(64, seed=2)[0], trained)
     for name in figures.CORRUPTIONS:
-        assert found[name][-1] > 3 * found["floor"][0], name
-        assert found[name][-1] > found[name][0], name
+        assert found["floor"][0] < found[name][0] < found[name][1] < found[name][2], name
+        assert found[name][2] > 3 * found["floor"][0], name
 
 
 def test_features_are_kept_and_known_by_their_weights(trained, tmp_path):
@@ -275,10 +279,10 @@ def test_the_silhouette_is_where_the_disc_is():
     film = walker(2.0)
     found = metrics.silhouette(film, BEHIND)
     t = torch.arange(30, dtype=torch.float64) / 25
-    torch.testing.assert_close(found.centre[0, :, 0], 20 + 6 * t, rtol=0, atol=0.02)
-    torch.testing.assert_close(found.centre[0, :, 1], torch.full_like(t, 21.0), rtol=0, atol=0.02)
+    torch.testing.assert_close(found.centre[0, :, 0], 20 + 6 * t, rtol=0, atol=0.05)
+    torch.testing.assert_close(found.centre[0, :, 1], torch.full_like(t, 21.0), rtol=0, atol=0.05)
     drift = metrics.position_drift(metrics.silhouette(walker(2.0, speed=1.0), BEHIND), found)
-    torch.testing.assert_close(drift[0], 5 * t, rtol=0, atol=0.04)
+    torch.testing.assert_close(drift[0], 5 * t, rtol=0, atol=0.08)
     empty = metrics.silhouette(BEHIND.expand(1, 3, 1, 40, 64), BEHIND)
     assert float(empty.mass.sum()) == 0.0 and empty.centre[0, 0].tolist() == [31.5, 19.5]
 

@@ -70,7 +70,8 @@ def _without_prefix(tensors: dict[str, Tensor], path: str | Path) -> dict[str, T
 
 class Layout(NamedTuple):
     """Sizes of a network: channels of the frames, feature `widths` and presence of `attention` on each grid from the
-    finest, residual `blocks` a grid, channels of the latents before (`inner`) and in the codebook, `codes` × `latent`."""
+    finest on, residual `blocks` a grid, channels of the latents before (`inner`) and in the codebook of `codes`
+    vectors (`latent`)."""
 
     frames: int
     stem: int

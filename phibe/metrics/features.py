@@ -21,26 +21,30 @@ SIZE = 64
 
 
 class FigureFeatures(nn.Module):
-    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 2·`channels`), each of mean 0 and spread 1 where it was
+    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
     trained.
 
-    Convolutions within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the
-    frames; the mean over what is left. Frames of another size are first made 64 × 64.
+    Filters within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the frames.
+    The features are the log energies of the filters of the first two grids, and the means of what comes out of the
+    last: those alone would forget what recognition has no use for, such as noise. Frames of another size are first made
+    64 × 64.
     """
 
     title = "figure Fréchet distance"
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, *, channels: int = 32, actions: int = 6):
+    def __init__(self, *, channels: int = 16, actions: int = 6):
         super().__init__()
         self.arguments = {"channels": channels, "actions": actions}
-        wide = 2 * channels
+        widths = (channels, channels, 2 * channels)
         self.stem = nn.Conv2d(16, channels, 3, padding=1)
-        self.stages = nn.ModuleList([Stage(channels, channels, 1), Stage(channels, wide, 2), Stage(wide, wide, 2)])
-        self.action, self.speed = nn.Linear(wide, actions), nn.Linear(wide, 1)
-        self.register_buffer("centre", torch.zeros(wide))
-        self.register_buffer("spread", torch.ones(wide))
+        self.stages = nn.ModuleList(
+            Stage(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
+        )
+        self.action, self.speed = nn.Linear(4 * channels, actions), nn.Linear(4 * channels, 1)
+        self.register_buffer("centre", torch.zeros(4 * channels))
+        self.register_buffer("spread", torch.ones(4 * channels))
 
     @property
     def identity(self) -> str:
@@ -67,9 +71,11 @@ class FigureFeatures(nn.Module):
         if flat.shape[-2:] != (SIZE, SIZE):
             flat = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", antialias=True)
         h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, films.shape[:2])
+        energies = []
         for stage in self.stages:
-            h = stage(h)
-        return h.mean((1, 3, 4))
+            h, energy = stage(h)
+            energies.append(energy)
+        return torch.cat([*energies[:2], h.mean((1, 3, 4))], dim=1)
 
     @torch.no_grad()
     def measure(self, films: Tensor, *, block: int = 32) -> None:
@@ -79,17 +85,20 @@ class FigureFeatures(nn.Module):
 
 
 class Stage(nn.Module):
-    """Convolutions within frames and then along time, both of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s)."""
+    """A convolution within frames, then one along time, of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s); and
+    the log energy of each filter, (n, c')."""
 
     def __init__(self, width: int, out: int, stride: int):
         super().__init__()
         self.within = nn.Conv2d(width, out, 3, stride=stride, padding=1)
         self.along = nn.Conv3d(out, out, (3, 1, 1), stride=(stride, 1, 1), padding=(1, 0, 0))
-        self.norms = nn.ModuleList([nn.GroupNorm(8, out), nn.GroupNorm(8, out)])
+        self.norm = nn.GroupNorm(max(1, out // 8), out)
 
-    def forward(self, h: Tensor) -> Tensor:
-        within = F.silu(self.norms[0](self.within(h.flatten(0, 1)))).unflatten(0, h.shape[:2])
-        return F.silu(self.norms[1](self.along(within.transpose(1, 2)))).transpose(1, 2)
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        within = F.silu(self.within(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+        response = self.along(within.transpose(1, 2))
+        energy = response.flatten(2).var(2).add(1e-4).log()
+        return F.silu(self.norm(response)).transpose(1, 2), energy
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ def open_i3d(path: str | Path, *, sha256: str = "") -> I3DFeatures:
         )
     if _is_script(content):
         return I3DFeatures(torch.jit.load(io.BytesIO(content), map_location="cpu").eval(), found, scripted=True)
-    network = I3D()
+    with torch.device("meta"):  # no weights of its own: those of the file take their places
+        network = I3D()
     _load(network, _tensors(content, path), path)
     return I3DFeatures(network.eval().requires_grad_(False), found, scripted=False)
 
@@ -110,7 +111,7 @@ def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
 
 def _load(network: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     try:
-        network.load_state_dict(tensors)
+        network.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise ValueError(f"{path} does not hold the weights of pytorch-i3d's InceptionI3d: {error}") from error
 
