@@ -1,5 +1,6 @@
 """phibe: probability velocities from discretely observed stochastic trajectories (PhiBE-Flow)."""
 
+from phibe import kth
 from phibe.diagnosis import diagnose
 from phibe.flow import Flow
 from phibe.linear import fit_affine, fit_basis
@@ -20,6 +21,7 @@ __all__ = [
     "fit_affine",
     "fit_basis",
     "isotropic",
+    "kth",
     "phibe",
     "regression",
     "symmetric",

@@ -19,9 +19,9 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 
 # A file imports only from files to the left of it.
 ORDER = [
-    *("files", "arrays", "trajectories", "systems", "theory", "calculus", "objectives", "integrators", "flow"),
-    *("affine", "bases", "population", "moments", "linear", "diagnosis", "networks", "codecs", "training", "metrics"),
-    *("baselines", "experiments", "plots", "cli"),
+    *("files", "downloads", "arrays", "trajectories", "films", "clips", "systems", "kth", "theory", "calculus"),
+    *("objectives", "integrators", "flow", "affine", "bases", "population", "moments", "linear", "diagnosis"),
+    *("networks", "codecs", "training", "metrics", "baselines", "experiments", "plots", "cli"),
 ]
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from phibe.cli import data, experiments
+from phibe.cli import data, experiments, published
 from phibe.cli.options import closest
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "check": data.check,
     "fit": data.train,
     "generate": data.generate,
+    "fetch": published.download,
+    "convert": published.convert,
     "objectives": experiments.list_objectives,
     "list": experiments.list_all,
     "run": experiments.run,
@@ -24,6 +26,8 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe check DATA            what is in a file of trajectories (.npz, .zarr) and what it is good for, or how a run is
   phibe fit DATA              train a velocity network on it; a run that was stopped goes on
   phibe generate RUN          trajectories of a fitted flow
+  phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
+  phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
   phibe run NAME              run one: --preset smoke (seconds), laptop (minutes), paper (the published sizes)

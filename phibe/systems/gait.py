@@ -1,0 +1,174 @@
+"""Bodies in motion: the joints of a person who walks, jogs, runs, boxes, waves or claps, as functions of a phase."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+ACTIONS = ("walking", "jogging", "running", "boxing", "handwaving", "handclapping")
+"""The six of the KTH data set; an action is known by its place here."""
+FRONTAL = (False, False, False, False, True, True)
+"""Who is seen from the front; the others are seen from the side."""
+MIRRORED = (True, True, True, True, False, False)
+"""Does the left side do what the right side does half a cycle later, or at the same time?"""
+
+JOINTS = (
+    *("pelvis", "neck", "head", "hair", "shoulder", "elbow", "hand", "hip", "knee", "ankle", "toe"),
+    *("far shoulder", "far elbow", "far hand", "far hip", "far knee", "far ankle", "far toe"),
+)
+
+# Parts of the body in units of its height.
+TORSO, NECK, UPPER_ARM, FOREARM, THIGH, SHANK, FOOT = 0.31, 0.095, 0.165, 0.205, 0.245, 0.25, 0.10
+SHOULDERS, HIPS = 0.11, 0.055
+"""Half the distance of the two shoulders and of the two hips."""
+
+CURVES = ("thigh", "knee", "foot", "arm", "elbow", "spread", "turn", "back")
+"""Angles: forward from the downward vertical, the thigh and the upper arm; bends, the knee and the elbow; the foot from
+the ground; sideways, the upper arm (spread) and the forearm against it (turn); how far the back leans forward."""
+
+_STANDING = {"thigh": (0,) * 8, "knee": (2,) * 8, "foot": (0,) * 8, "back": (0,) * 8}
+_ARMS_BESIDE = {"spread": (4,) * 8, "turn": (0,) * 8}
+# Degrees at eight equally spaced phases. Walking, jogging and running begin when the foot of that side touches ground.
+KEYS: dict[str, dict[str, tuple[float, ...]]] = {
+    "walking": {
+        "thigh": (28, 21, 6, -10, -20, -10, 14, 28),
+        "knee": (5, 17, 13, 5, 11, 42, 60, 26),
+        "foot": (14, 0, 0, -4, -24, -55, -28, 8),
+        "arm": (-20, -16, -4, 9, 17, 13, 1, -13),
+        "elbow": (16, 15, 18, 26, 32, 29, 21, 17),
+        "back": (3,) * 8,
+        **_ARMS_BESIDE,
+    },
+    "jogging": {
+        "thigh": (26, 15, -2, -19, -20, 4, 30, 37),
+        "knee": (14, 36, 29, 18, 48, 88, 82, 36),
+        "foot": (6, 0, -6, -38, -75, -70, -32, 4),
+        "arm": (-38, -29, -10, 9, 17, 10, -10, -30),
+        "elbow": (75, 74, 78, 86, 92, 89, 82, 77),
+        "back": (7,) * 8,
+        **_ARMS_BESIDE,
+    },
+    "running": {
+        "thigh": (28, 13, -7, -25, -20, 14, 46, 46),
+        "knee": (18, 42, 31, 22, 72, 112, 96, 46),
+        "foot": (2, -2, -12, -48, -88, -78, -36, 2),
+        "arm": (-50, -37, -10, 18, 29, 16, -14, -42),
+        "elbow": (88, 86, 90, 97, 105, 100, 92, 88),
+        "back": (11,) * 8,
+        **_ARMS_BESIDE,
+    },
+    "boxing": {
+        "thigh": (7, 2, -3, 2, 7, 2, -3, 2),
+        "knee": (12, 9, 6, 9, 12, 9, 6, 9),
+        "foot": (0,) * 8,
+        "arm": (86, 62, 26, 10, 8, 10, 20, 60),
+        "elbow": (4, 58, 122, 138, 140, 138, 124, 60),
+        "spread": (4,) * 8,
+        "turn": (-10,) * 8,
+        "back": (9, 4, -2, 3, 9, 4, -2, 3),
+    },
+    "handwaving": {
+        **_STANDING,
+        "arm": (0,) * 8,
+        "elbow": (5,) * 8,
+        "spread": (20, 42, 90, 134, 150, 134, 90, 42),
+        "turn": (4, 8, 12, 36, 68, 36, 12, 8),
+    },
+    "handclapping": {
+        **_STANDING,
+        "arm": (6, 8, 16, 30, 38, 30, 16, 8),
+        "elbow": (10, 14, 30, 50, 60, 50, 30, 14),
+        "spread": (62, 52, 30, 14, 10, 14, 30, 52),
+        "turn": (18, 8, -20, -54, -68, -54, -20, 8),
+    },
+}
+STANCE = torch.tensor([0.0, 0.0, 0.0, 11.0, 2.0, 2.0])
+"""Degrees by which the near thigh stands forward and the far one back (boxing) or both apart."""
+HOP = torch.tensor([0.0, 0.018, 0.03, 0.0, 0.0, 0.0])
+"""How high the body flies between two steps, in heights."""
+STRIDE = torch.tensor([0.84, 1.15, 1.50, 0.0, 0.0, 0.0])
+"""Way of one cycle, two steps, in heights."""
+HERTZ = torch.tensor([0.90, 1.25, 1.38, 0.75, 0.68, 0.90])
+"""Cycles a second."""
+
+
+@cache
+def harmonics() -> Tensor:
+    """Fourier coefficients c_k, k = 0 … 3, of every curve of every action: (action, curve, 4) complex."""
+    keys = torch.tensor([[KEYS[action][curve] for curve in CURVES] for action in ACTIONS], dtype=torch.float64)
+    coefficients = torch.fft.rfft(torch.deg2rad(keys)) / keys.shape[-1]
+    coefficients[..., 1:] *= 2
+    return coefficients[..., :4]
+
+
+def angles(action: Tensor, phase: Tensor, amplitude: Tensor) -> Tensor:
+    """Every curve at the phase, θ = Re Σ_k c_k e^{ikφ}, in radians: (path,), (path, time), (path,) → (path, time, 8).
+
+    `amplitude` scales how far a curve goes from its mean.
+    """
+    c = harmonics()[action].to(phase.device)
+    turn = torch.polar(torch.ones_like(phase, dtype=torch.float64), phase.double())
+    theta = torch.zeros((), dtype=torch.float64)
+    for k in (3, 2, 1):
+        theta = (theta + c[:, None, :, k]) * turn[..., None]
+    return c[:, None, :, 0].real + amplitude[:, None, None] * theta.real
+
+
+def skeleton(action: Tensor, phase: Tensor, *, yaw: Tensor, amplitude: Tensor, lean: Tensor) -> Tensor:
+    """Joints of a body of height one on the ground y = 0: (path, time, 18, 2), x forward, y up.
+
+    The origin is below the pelvis of who walks, jogs or runs, and between the feet of who stands.
+    The body is three-dimensional and seen from the angle `yaw` (path,): 0 from the front, π/2 from its side, in radians
+    like `lean`. Its lower foot touches the ground, but for the hops of jogging and running.
+    """
+    mirrored = torch.tensor(MIRRORED)[action]
+    near = angles(action, phase, amplitude)
+    far = angles(action, phase + math.pi * mirrored[:, None], amplitude)
+    stance = torch.deg2rad(STANCE)[action].double()[:, None]
+    back = near[..., 7] + lean[:, None]
+    rise = torch.stack([back.sin(), back.cos(), torch.zeros_like(back)], -1)
+    neck = TORSO * rise
+    crown = torch.tensor([-0.018, 0.024, 0.0], dtype=torch.float64)
+    spots = [torch.zeros_like(rise), neck, neck + NECK * rise, neck + NECK * rise + crown]
+    for side, theta in ((1.0, near), (-1.0, far)):
+        spots += _arm(theta, 0.95 * neck, side) + _leg(theta, side * stance, side)
+    joints = torch.stack(spots, -2)
+    view = torch.stack([yaw.sin(), torch.zeros_like(yaw), yaw.cos()], -1)[:, None, None]
+    flat = torch.stack([(joints * view).sum(-1), joints[..., 1]], -1)
+    stands = (STRIDE[action] == 0).double()[:, None, None]
+    flat[..., 0] -= stands * flat[..., [9, 16], 0].mean(-1, keepdim=True)
+    lowest = flat[..., [9, 10, 16, 17], 1].amin(-1)
+    flight = 0.5 + 0.5 * torch.cos(2 * phase - 2 * 0.42 * 2 * math.pi)
+    flat[..., 1] += (HOP[action].double()[:, None] * flight - lowest)[..., None]
+    return flat
+
+
+def _arm(theta: Tensor, root: Tensor, side: float) -> list[Tensor]:
+    """Shoulder, elbow and hand, (path, time, 3) each: forward, up, sideways."""
+    arm, elbow, spread, turn = theta[..., 3:7].unbind(-1)
+    shoulder = root + _sideways(root, side * SHOULDERS)
+    bend = shoulder + UPPER_ARM * _direction(arm, spread, side)
+    return [shoulder, bend, bend + FOREARM * _direction(arm + elbow, spread + turn, side)]
+
+
+def _leg(theta: Tensor, stance: Tensor, side: float) -> list[Tensor]:
+    """Hip, knee, ankle and toe, (path, time, 3) each."""
+    thigh, knee, foot = (part for part in theta[..., :3].unbind(-1))
+    thigh, zero = thigh + stance, torch.zeros_like(thigh)
+    hip = _sideways(theta[..., :3], side * HIPS)
+    bend = hip + THIGH * _direction(thigh, zero, side)
+    ankle = bend + SHANK * _direction(thigh - knee, zero, side)
+    return [hip, bend, ankle, ankle + FOOT * torch.stack([foot.cos(), foot.sin(), zero], -1)]
+
+
+def _direction(forward: Tensor, sideways: Tensor, side: float) -> Tensor:
+    """Unit vector turned forward and then sideways from hanging down."""
+    down = forward.cos() * sideways.cos()
+    return torch.stack([forward.sin() * sideways.cos(), -down, side * sideways.sin()], -1)
+
+
+def _sideways(like: Tensor, way: float) -> Tensor:
+    return torch.zeros_like(like) + torch.tensor([0.0, 0.0, way], dtype=like.dtype)
