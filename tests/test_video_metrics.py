@@ -11,9 +11,10 @@ from problems import normal, real
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from phibe import metrics
-from phibe.metrics import features as figures
+from phibe.metrics import corruptions
+from phibe.metrics.frechet import floor, frechet
 from phibe.metrics.i3d import I3D, prepare
-from phibe.systems import Gaussian
+from phibe.systems import Figures, Gaussian
 
 
 def noise_films(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -101,12 +102,12 @@ def test_the_frechet_distance_is_that_of_the_gaussians():
     x = normal(500, 3)
     x = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.mT))).mT  # moments exactly 0 and I
     scale, shift = real([2.0, 0.5, 1.0]), real([1.0, 0.0, -2.0])
-    assert metrics.frechet(x, x * scale + shift) == pytest.approx(5.0 + 1.25, rel=1e-9)
-    assert metrics.frechet(x, x) == pytest.approx(0.0, abs=1e-9)
+    assert frechet(x, x * scale + shift) == pytest.approx(5.0 + 1.25, rel=1e-9)
+    assert frechet(x, x) == pytest.approx(0.0, abs=1e-9)
     turn = normal(3, 3, seed=8)
     a, b = torch.cov((x @ turn).mT).numpy(), torch.diag(scale**2).numpy()
     expected = float(np.trace(a + b - 2 * sqrtm(a @ b).real))
-    assert metrics.frechet(x @ turn, x * scale) == pytest.approx(expected, rel=1e-6)
+    assert frechet(x @ turn, x * scale) == pytest.approx(expected, rel=1e-6)
     assert expected != pytest.approx(float(np.trace(a + b)), rel=0.05)
 
 
@@ -114,7 +115,7 @@ def test_real_against_real_falls_as_one_over_the_clips():
     """The bias of the distance between equal laws is proportional to 1/n: the floor is no property of the films."""
     law = Gaussian(torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64))
     draws = law.sample(4000, generator=torch.Generator().manual_seed(0))
-    few, many = (np.mean([figures.floor(part, splits=4) for part in draws[: 20 * n].split(n)]) for n in (50, 200))
+    few, many = (np.mean([floor(part, splits=4) for part in draws[: 20 * n].split(n)]) for n in (50, 200))
     assert 3 < few / many < 5.3
 
 
@@ -234,7 +235,7 @@ def test_features_recognise_what_they_were_trained_for(trained):
 
 def test_the_distance_of_the_features_grows_with_each_corruption(trained):
     found = metrics.ladders(discs(64, seed=2)[0], trained)
-    for name in figures.CORRUPTIONS:
+    for name in metrics.CORRUPTIONS:
         assert found["floor"][0] < found[name][0] < found[name][1] < found[name][2], name
         assert found[name][2] > 3 * found["floor"][0], name
 
@@ -248,15 +249,15 @@ def test_features_are_kept_and_known_by_their_weights(trained, tmp_path):
 
 def test_corruptions_do_what_they_say():
     films, generator = noise_films(2, 8), torch.Generator().manual_seed(0)
-    assert torch.equal(figures.frozen(films, 1.0, generator), films[:, :1].expand_as(films))
-    assert torch.equal(figures.frozen(films, 0.5, generator)[:, :4], films[:, :4])
-    mixed = figures.shuffled(films, 4, generator)
+    assert torch.equal(corruptions.frozen(films, 1.0, generator), films[:, :1].expand_as(films))
+    assert torch.equal(corruptions.frozen(films, 0.5, generator)[:, :4], films[:, :4])
+    mixed = corruptions.shuffled(films, 4, generator)
     assert not torch.equal(mixed, films)
     torch.testing.assert_close(mixed[:, :4].sum(1), films[:, :4].sum(1))  # nothing leaves its run of four
-    torch.testing.assert_close(figures.slowed(films, 2.0, generator)[:, ::2], films[:, :4])
+    torch.testing.assert_close(corruptions.slowed(films, 2.0, generator)[:, ::2], films[:, :4])
     still = torch.full((1, 2, 1, 16, 16), 0.4, dtype=torch.float64)
-    torch.testing.assert_close(figures.blurred(still, 2.0, generator), still)
-    assert float(figures.noisy(still, 0.05, generator).std()) == pytest.approx(0.05, rel=0.1)
+    torch.testing.assert_close(corruptions.blurred(still, 2.0, generator), still)
+    assert float(corruptions.noisy(still, 0.05, generator).std()) == pytest.approx(0.05, rel=0.1)
 
 
 # -- motion ------------------------------------------------------------------------------------------------------------
@@ -295,10 +296,34 @@ def test_the_background_is_what_a_passing_figure_uncovers():
 @pytest.mark.parametrize("frequency", [1.7, 2.3, 4.1])
 def test_the_frequency_and_amplitude_of_a_sinusoid_on_a_line(frequency):
     t = torch.arange(30, dtype=torch.float64) / 25
-    signal = 3 + 2 * t + 0.7 * torch.sin(2 * math.pi * frequency * t + 1)
+    signal = 3 + 2 * t - t**2 + 0.7 * torch.sin(2 * math.pi * frequency * t + 1)
     found = metrics.oscillation(torch.stack([signal, -2 * signal]), t)
     torch.testing.assert_close(found.frequency, torch.full((2,), frequency, dtype=torch.float64), rtol=5e-3, atol=0)
     torch.testing.assert_close(found.amplitude, real([0.7, 1.4]), rtol=5e-3, atol=0)
+
+
+def test_only_what_is_in_sight_counts():
+    """A figure that leaves: without the frames behind the edge the frequency is right, with them it is not."""
+    t = torch.arange(30, dtype=torch.float64) / 25
+    signal = torch.sin(2 * math.pi * 3 * t).where(t < 0.8, 0.0) + torch.where(t < 0.8, 0.0, 9.0)
+    whole, seen = metrics.oscillation(signal, t), metrics.oscillation(signal, t, counts=t < 0.8)
+    assert float(seen.frequency) == pytest.approx(3, rel=5e-3)
+    assert abs(float(whole.frequency) - 3) > 0.3
+    assert metrics.oscillation(signal, t, counts=t < 0.2).frequency.isnan()
+    leaves = metrics.silhouette(walker(2.0, speed=60.0), BEHIND)
+    assert leaves.visible[0, 0] and not leaves.visible[0, -1]
+    assert metrics.position_drift(leaves, leaves)[0, -1].isnan()
+
+
+@pytest.mark.parametrize("action", ["walking", "handwaving"])
+def test_a_figure_s_width_swings_twice_in_its_cycle(action):
+    """Two steps make a stride, and both arms rise and fall in a wave: known from the phase that the film shows."""
+    scenes = Figures(actions=(action,)).stage(paths=16, seed=3)
+    films, t = scenes.render().states.double(), scenes.motion.times
+    cycles = (scenes.phase[:, -1] - scenes.phase[:, 0]) / (2 * math.pi * float(t[-1] - t[0]))
+    seen = metrics.silhouette(films, metrics.background(films))
+    found = metrics.oscillation(seen.width, t, counts=seen.visible)
+    assert float((found.frequency / cycles).nanmedian()) == pytest.approx(2.0, rel=0.06)
 
 
 def test_a_gait_is_compared_with_the_true_one():
@@ -308,7 +333,7 @@ def test_a_gait_is_compared_with_the_true_one():
     assert float(metrics.gait(slower, true, t).frequency_error) == pytest.approx(0.25, abs=0.03)
     assert float(metrics.gait(gliding, true, t).amplitude_ratio) == pytest.approx(0.2, abs=0.03)
     assert float(metrics.gait(true, true, t).frequency_error) == 0.0
-    with pytest.raises(ValueError, match="six values"):
+    with pytest.raises(ValueError, match="10 values"):
         metrics.oscillation(torch.zeros(2, 4), torch.arange(4.0))
 
 

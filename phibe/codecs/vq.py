@@ -51,7 +51,7 @@ class VQCodec(Coded):
     with `channels` features there and with twice as many on that of H/8, the same on the way back.
     """
 
-    def __init__(self, *, channels: int = 64, blocks: int = 1, latent: int = 4, codes: int = 1024, patch: int = 4):
+    def __init__(self, *, channels: int = 32, blocks: int = 1, latent: int = 4, codes: int = 2048, patch: int = 4):
         super().__init__()
         self.arguments = {"channels": channels, "blocks": blocks, "latent": latent, "codes": codes, "patch": patch}
         fine, coarse = channels, 2 * channels

@@ -1,5 +1,6 @@
 """Measures: distances between velocities and laws, spectra of fields, what a forecast is worth, films and motion."""
 
+from phibe.metrics.corruptions import CORRUPTIONS, ladders
 from phibe.metrics.distances import (
     Estimate,
     Moments,
@@ -10,9 +11,9 @@ from phibe.metrics.distances import (
     sliced_w2,
     velocity_error,
 )
-from phibe.metrics.features import FigureFeatures, fit_features, ladders, open_features, save_features
+from phibe.metrics.features import FigureFeatures, figure_features, fit_features, open_features, save_features
 from phibe.metrics.forecasts import Stability, crps, histogram_distance, relative_mse, spread_skill, stability
-from phibe.metrics.frechet import Distance, Protocol, frechet, frechet_distance
+from phibe.metrics.frechet import Distance, Protocol, frechet_distance
 from phibe.metrics.i3d import I3DFeatures, open_i3d
 from phibe.metrics.motion import background, diversity, gait, oscillation, position_drift, silhouette
 from phibe.metrics.spectra import (
@@ -25,6 +26,7 @@ from phibe.metrics.spectra import (
 from phibe.metrics.video import Scores, mse, psnr, score, ssim
 
 __all__ = [
+    "CORRUPTIONS",
     "Distance",
     "Estimate",
     "FigureFeatures",
@@ -40,8 +42,8 @@ __all__ = [
     "energy_distance",
     "energy_spectrum",
     "enstrophy_spectrum",
+    "figure_features",
     "fit_features",
-    "frechet",
     "frechet_distance",
     "gait",
     "gaussian_w2",

@@ -130,8 +130,8 @@ def frechet_distance(
             "Made and true films must have one shape (clip, time, 1, height, width), four clips or more, and more "
             f"frames than the context; got {tuple(made.shape)}, {tuple(truth.shape)} and context {context}."
         )
-    clips, frames = truth.shape[:2]
-    protocol = Protocol(clips, frames, context, tuple(truth.shape[-2:]), features.identity, reference, data)
+    clips, frames, _, height, width = truth.shape
+    protocol = Protocol(clips, frames, context, (height, width), features.identity, reference, data)
     there = features(truth)
     return Distance(_title(features), frechet(features(made), there), floor(there, splits=splits), protocol)
 

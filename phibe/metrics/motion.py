@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FREQUENCIES = 256
+FREQUENCIES, LEAST = 256, 10
 
 
 def background(films: Tensor) -> Tensor:
@@ -26,6 +26,11 @@ class Silhouette(NamedTuple):
     centre: Tensor
     width: Tensor
     mass: Tensor
+
+    @property
+    def visible(self) -> Tensor:
+        """Frames in which there is at least 30 % of the most that a clip shows: a runner has left the others."""
+        return self.mass > 0.3 * self.mass.amax(-1, keepdim=True)
 
 
 def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
@@ -45,44 +50,56 @@ def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silh
 
 
 def position_drift(made: Silhouette, true: Silhouette) -> Tensor:
-    """Distance of the figure's centre from the true one in each frame, in pixels: (…, clip, time)."""
-    return (made.centre - true.centre).norm(dim=-1)
+    """Distance of the figure's centre from the true one in each frame, in pixels: (…, clip, time); NaN where the true
+    figure is out of sight."""
+    return (made.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
 
 
 class Oscillation(NamedTuple):
-    """`frequency` (…,) of the strongest oscillation, in cycles per unit of time, and its `amplitude` (…,)."""
+    """`frequency` (…,) of the strongest oscillation, in cycles per unit of time, and its `amplitude` (…,); NaN where
+    too few values count."""
 
     frequency: Tensor
     amplitude: Tensor
 
 
-def oscillation(signal: Tensor, times: Tensor, *, cycles: float = 1.0) -> Oscillation:
-    """The sinusoid that with a straight line fits a signal (…, time) best, e.g. a walking figure's width.
+def oscillation(signal: Tensor, times: Tensor, *, counts: Tensor | None = None, cycles: float = 1.5) -> Oscillation:
+    """The sinusoid that beside a parabola fits a signal (…, time) best, over the values that count (…, time).
 
-    Least squares a + bt + c cos 2πft + s sin 2πft at each of 256 frequencies between `cycles` in the whole time and
-    half the sampling rate; the best is refined by a parabola. Exact for a sinusoid up to that grid, whatever the length
-    and the times.
+    Least squares a + bt + ct² + p cos 2πft + q sin 2πft at each of 256 frequencies between `cycles` in the whole time
+    and half the sampling rate; the best is refined by a parabola. Exact for a sinusoid up to that grid, whatever the
+    length and the times. Ten values are needed.
     """
-    if signal.shape[-1] < 6 or signal.shape[-1:] != times.shape:
+    if signal.shape[-1] < LEAST or signal.shape[-1:] != times.shape:
         raise ValueError(
-            f"A signal (…, time) of six values or more and its times are needed; got {tuple(signal.shape)}, "
+            f"A signal (…, time) of {LEAST} values or more and its times are needed; got {tuple(signal.shape)}, "
             f"{tuple(times.shape)}."
         )
     y, t = signal.double(), times.double()
-    low, high = cycles / float(t[-1] - t[0]), (len(t) - 1) / float(t[-1] - t[0]) / 2
-    grid = torch.linspace(low, 0.95 * high, FREQUENCIES, dtype=torch.float64, device=y.device)
-    bases = torch.linalg.qr(_design(grid, t)).Q
-    power = torch.einsum("...t,ftk->...fk", y, bases).square().sum(-1)
-    frequency = _peak(power, grid)
-    fitted = torch.linalg.lstsq(_design(frequency, t), y[..., None]).solution[..., 2:, 0]
-    return Oscillation(frequency, fitted.norm(dim=-1))
+    weight = torch.ones_like(y) if counts is None else counts.to(y.dtype).expand_as(y)
+    span = float(t[-1] - t[0])
+    grid = torch.linspace(cycles / span, 0.475 * (len(t) - 1) / span, FREQUENCIES, dtype=y.dtype, device=y.device)
+    frequency = _peak(_fit(_design(grid, t), y[..., None, :], weight[..., None, :])[1], grid)
+    amplitude = _fit(_design(frequency, t), y, weight)[0][..., 3:].norm(dim=-1)
+    enough = weight.sum(-1) >= LEAST
+    return Oscillation(frequency.where(enough, torch.nan), amplitude.where(enough, torch.nan))
 
 
 def _design(frequency: Tensor, t: Tensor) -> Tensor:
-    """Columns 1, t, cos 2πft, sin 2πft: (…, time, 4)."""
+    """Columns 1, s, s², cos 2πft, sin 2πft, with s the time scaled to [−1, 1]: (…, time, 5)."""
     angle = 2 * torch.pi * frequency[..., None] * t
-    line = torch.stack([torch.ones_like(t), t - t.mean()], -1).expand(*angle.shape, 2)
+    s = 2 * (t - t[0]) / (t[-1] - t[0]) - 1
+    line = torch.stack([torch.ones_like(s), s, s * s], -1).expand(*angle.shape, 3)
     return torch.cat([line, angle.cos()[..., None], angle.sin()[..., None]], -1)
+
+
+def _fit(design: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients (…, 5) of weighted least squares, and the weighted square that they explain (…,)."""
+    weighted = design * weight[..., None]
+    gram = weighted.mT @ design + 1e-9 * torch.eye(design.shape[-1], dtype=y.dtype, device=y.device)
+    moment = (weighted * y[..., None]).sum(-2)
+    solution = torch.linalg.solve(gram, moment)
+    return solution, (solution * moment).sum(-1)
 
 
 def _peak(power: Tensor, grid: Tensor) -> Tensor:
@@ -96,15 +113,16 @@ def _peak(power: Tensor, grid: Tensor) -> Tensor:
 
 class Gait(NamedTuple):
     """Of each clip, against truth: |f − f*|/f* of the step frequency, and the ratio of the amplitudes (1 is right, 0 a
-    figure that glides)."""
+    figure that glides); NaN where the true figure is seen too briefly."""
 
     frequency_error: Tensor
     amplitude_ratio: Tensor
 
 
 def gait(made: Silhouette, true: Silhouette, times: Tensor) -> Gait:
-    """How a figure steps, from the oscillation of its width, (…, clip, time) → (…, clip)."""
-    a, b = oscillation(made.width, times), oscillation(true.width, times)
+    """How a figure steps, from the oscillation of its width while the true one is in sight: (…, clip, time) → (…,
+    clip). Two steps make a stride: a walker's width swings twice in its cycle."""
+    a, b = (oscillation(one.width, times, counts=true.visible) for one in (made, true))
     return Gait((a.frequency / b.frequency - 1).abs(), a.amplitude / b.amplitude)
 
 
