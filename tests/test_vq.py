@@ -108,6 +108,19 @@ def test_a_dead_code_begins_anew_at_a_vector_of_the_batch_and_a_living_one_does_
     assert float(lasting.codes[3].abs().max()) == 1e3  # without revival it stays where it is
 
 
+def test_processes_that_share_a_batch_move_the_codes_as_one_would(monkeypatch):
+    z, whole, shared = normal(100, 3), book(5, dead=0.0), book(5, dead=0.0)
+    index = whole.nearest(z)
+    whole.update(z, index)
+    counts = torch.bincount(index[60:], minlength=5).double()
+    others = [counts, torch.zeros(5, 3, dtype=torch.float64).index_add_(0, index[60:], z[60:])]
+    monkeypatch.setattr("phibe.codecs.codebook.dist.is_initialized", lambda: True)
+    monkeypatch.setattr("phibe.codecs.codebook.dist.all_reduce", lambda part: part.add_(others.pop(0)))
+    shared.update(z[:60], index[:60])
+    torch.testing.assert_close(shared.codes, whole.codes)
+    assert not others
+
+
 def test_the_first_batch_makes_the_codes():
     found, z = Codebook(16, 3).double().train(), normal(6, 3, 2, 2)
     rounded = found(z, generator=torch.Generator().manual_seed(0))
@@ -160,6 +173,14 @@ def test_the_loss_is_reconstruction_plus_commitment():
     pixels = (codec.decode(z) - x[:, 0]).square().mean((1, 2, 3))
     moved = (z - codec.codebook(z)).square().mean((1, 2, 3))
     torch.testing.assert_close(VQLoss(codec, 0.5)(x), pixels + 0.5 * moved)
+
+
+def test_mixed_precision_rounds_to_the_same_codes_nearly_everywhere():
+    codec, x = small().train(), films(8, 2).states[:, :1]
+    codec(x[:, 0], generator=torch.Generator().manual_seed(0))  # the first batch makes the codes
+    full, mixed = (VQLoss(codec.eval(), 0.1, mixed=mixed)(x) for mixed in (False, True))
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, full, rtol=0.1, atol=0)
 
 
 def test_training_lowers_the_error_of_unseen_films_and_is_had_back(tmp_path):

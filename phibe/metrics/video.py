@@ -84,7 +84,8 @@ def score(film: Tensor, truth: Tensor) -> Scores:
     """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
 
     The best future is told by looking at the truth: it measures whether the truth is among the futures, not which of
-    them to trust, and more samples always help. Show it beside `score(film[0], truth)`.
+    them to trust, and more samples always help. Show it beside `score(film[0], truth)`. With what a codec makes of the
+    truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's losses.
     """
     futures = film if film.ndim == 6 else film[None]
     error, likeness = mse(futures, truth), ssim(futures, truth)
