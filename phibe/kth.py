@@ -32,7 +32,7 @@ MEGABYTES = {
     **{"walking": 242, "jogging": 168, "running": 149},
     **{"boxing": 194, "handwaving": 218, "handclapping": 176},
 }
-"""Size of each archive, as the official page gives it."""
+"""About the size of each archive, to be told before a download; the server's own lengths decide."""
 TERMS = "KTH human actions: free for non-commercial use; cite Schuldt, Laptev and Caputo, ICPR 2004."
 HEIGHT, WIDTH, RATE = 120, 160, 25.0
 
@@ -187,8 +187,8 @@ def _whole(ranges: list[tuple[int, int]], length: int, path: Path) -> list[tuple
         )
     if len(kept) < len(ranges):
         warnings.warn(
-            f"{path.name} ends after {length} frames; {len(ranges) - len(kept)} of its {len(ranges)} annotated sequences "
-            "go beyond that and are left out.",
+            f"{path.name} ends after {length} frames; {len(ranges) - len(kept)} of its {len(ranges)} annotated "
+            "sequences go beyond that and are left out.",
             stacklevel=4,
         )
     return kept

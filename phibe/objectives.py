@@ -36,10 +36,10 @@ class Stencil(NamedTuple):
 class Objective:
     """An objective, with what one needs to know to choose it.
 
-    `width` is the number of neighbouring observations it looks at, `order` that of its bias in Δt, `variance` that of
-    its target in units of σ²/Δt, `cost` what a value of it takes, `assumes` what must hold for it to find the
-    probability velocity. `jacobian` says whether it differentiates the velocity: then networks must be smooth, and a
-    finite sample does not bound it from below.
+    `width` is the number of neighbouring observations it looks at, `place` which of them it says something of, `order`
+    that of its bias in Δt, `variance` that of its target in units of σ²/Δt, `cost` what a value of it takes, `assumes`
+    what must hold for it to find the probability velocity. `jacobian` says whether it differentiates the velocity: then
+    networks must be smooth, and a finite sample does not bound it from below.
     """
 
     def __init__(
@@ -47,14 +47,15 @@ class Objective:
         stencil: Callable[..., Stencil],
         *,
         width: int,
+        place: int,
         order: str,
         variance: float,
         cost: str,
         assumes: str,
     ):
         update_wrapper(self, stencil)
-        self.name, self.stencil = stencil.__name__, stencil
-        self.width, self.order, self.variance, self.cost, self.assumes = width, order, variance, cost, assumes
+        self.name, self.stencil, self.width, self.place = stencil.__name__, stencil, width, place
+        self.order, self.variance, self.cost, self.assumes = order, variance, cost, assumes
         self.jacobian = "Jacobian" in cost
 
     def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
@@ -75,12 +76,12 @@ OBJECTIVES: dict[str, Objective] = {}
 
 
 def objective(
-    *, width: int = 2, order: str, variance: float = 1.0, cost: str, assumes: str
+    *, width: int = 2, place: int = 0, order: str, variance: float = 1.0, cost: str, assumes: str
 ) -> Callable[[Callable[..., Stencil]], Objective]:
     """Turns the equation of a stencil into an objective, under the name of the function."""
 
     def register(stencil: Callable[..., Stencil]) -> Objective:
-        made = Objective(stencil, width=width, order=order, variance=variance, cost=cost, assumes=assumes)
+        made = Objective(stencil, width=width, place=place, order=order, variance=variance, cost=cost, assumes=assumes)
         OBJECTIVES[made.name] = made
         return made
 
@@ -163,7 +164,7 @@ def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 # -- three observations and more ---------------------------------------------------------------------------------------
 
 
-@objective(width=3, order="1 (2 if reversible)", variance=0.5, cost="1 evaluation", assumes="a Markov state")
+@objective(width=3, place=1, order="1 (2 if reversible)", variance=0.5, cost="1 evaluation", assumes="a Markov state")
 def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Least squares on central differences: v is the mean of the forward and the backward drift [Nelson].
 
@@ -175,7 +176,7 @@ def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 1], t[:, 1], (back + ahead) / 2)
 
 
-@objective(width=5, order="2", variance=1.25, cost="1 evaluation", assumes="a Markov state")
+@objective(width=5, place=2, order="2", variance=1.25, cost="1 evaluation", assumes="a Markov state")
 def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
     (b1, b2), (f1, f2) = _sides(x, dt)
@@ -186,7 +187,12 @@ def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
 
 
 @objective(
-    width=5, order="4 if reversible, else 1", variance=0.694, cost="1 evaluation", assumes="a reversible Markov process"
+    width=5,
+    place=2,
+    order="4 if reversible, else 1",
+    variance=0.694,
+    cost="1 evaluation",
+    assumes="a reversible Markov process",
 )
 def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with its Δt² term extrapolated away: (4D_h − D_2h)/3 for equal steps.

@@ -281,17 +281,30 @@ def beside(*figures: Any) -> hv.Layout:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def filmstrip(rows: Mapping[str, Tensor], *, title: str = "", height: int = 110) -> hv.Overlay:
-    """Grey pictures (n, 1, h, w) in [0, 1] side by side, a row for each name, the first row on top."""
-    bands = [np.concatenate(list(np.pad(_array(f[:, 0]), ((0, 0), (1, 1), (1, 1)), constant_values=0.35)), axis=1)
+def filmstrip(
+    rows: Mapping[str, Tensor],
+    *,
+    title: str = "",
+    height: int = 110,
+    columns: Sequence[str] = (),
+    limit: float | None = None,
+) -> hv.Overlay:
+    """Pictures (n, 1, h, w) side by side, a row for each name, the first row on top, with names for the columns.
+
+    Grey ones in [0, 1], or with a `limit` fields in [−limit, limit], from blue over white to red.
+    """
+    edge = 0.35 if limit is None else np.nan
+    bands = [np.concatenate(list(np.pad(_array(f[:, 0]), ((0, 0), (1, 1), (1, 1)), constant_values=edge)), axis=1)
              for f in rows.values()]  # fmt: skip
     tall, wide = bands[0].shape
-    whole = np.concatenate(bands, axis=0)
-    image = hv.Image(whole, bounds=(0, 0, wide, tall * len(bands)), kdims=["frame", "row"], vdims=["grey"])
+    whole, each = np.concatenate(bands, axis=0), wide / max(1, len(columns))
+    image = hv.Image(whole, bounds=(0, 0, wide, tall * len(bands)), kdims=["frame", "row"], vdims=["value"])
     names = [((len(bands) - i - 0.5) * tall, name) for i, name in enumerate(rows)]
+    above = [((i + 0.5) * each, name) for i, name in enumerate(columns)] or 0
     size = {"responsive": True, "height": height * len(bands) + 30, "min_width": 280, "max_width": 900}
-    style = {"cmap": "gray", "clim": (0, 1), "yticks": names, "xticks": 0, "xlabel": "", "ylabel": "", "title": title}
-    return hv.Overlay([image.opts(**style)]).opts(**size, **WHEEL)
+    shades = {"cmap": "gray", "clim": (0, 1)} if limit is None else {"cmap": "RdBu_r", "clim": (-limit, limit)}
+    style = {"yticks": names, "xticks": above, "xlabel": "", "ylabel": "", "title": title}
+    return hv.Overlay([image.opts(**shades, **style)]).opts(**size, **WHEEL)
 
 
 # -- films -------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ import torch
 from problems import normal
 
 from phibe import Flow, Trajectories
+from phibe.baselines import MCVD, PFI, conditional_unet
 from phibe.integrators import METHODS
 from phibe.networks import Normalised, build
 from phibe.objectives import OBJECTIVES
+from phibe.training.conditioned import ConditionedObjective
 from phibe.training.objective import ObjectiveModule
 
 NETWORKS = {
@@ -64,3 +66,29 @@ def test_a_generation_stays_on_its_device(use, method):
     assert states.is_meta and states.shape == (3, 4, *shape)
     with pytest.raises(RuntimeError, match="device|meta"):
         flow._march(torch.zeros(3, *shape), times, [2, 2, 2], method, False)
+
+
+FIELD = (1, 8, 8)
+
+
+@pytest.mark.parametrize("kind", [PFI, MCVD])
+def test_a_step_and_a_draw_of_a_forecaster_stay_on_their_device(kind):
+    model = kind(conditional_unet(FIELD, past=2 if kind is MCVD else 1, frames=2 if kind is MCVD else 1), steps=2)
+    seen, window = model.draw(3, torch.Generator().manual_seed(0)), torch.zeros(3, model.width, *FIELD, device="meta")
+    drawn = [part.to("meta") for part in seen]
+    past, future = (part.flatten(1, 2) for part in (window[:, : model.past], window[:, model.past :]))
+    assert model.to("meta").regress(past, future, *drawn).is_meta
+    assert model.sample(past, None).is_meta
+    with pytest.raises(RuntimeError, match="device|meta"):
+        model.regress(past, future, *seen)
+
+
+@pytest.mark.parametrize("name", ["phibe", "symmetric", "regression"])
+def test_a_step_of_a_conditioned_flow_stays_on_its_device(name):
+    told = Normalised(build("unet", FIELD, condition_channels=1), FIELD)
+    module, window = ConditionedObjective(told, name).to("meta"), torch.zeros(3, 3, *FIELD, device="meta")
+    t, dt = torch.zeros(3, 3, device="meta"), torch.ones(3, 2, device="meta")
+    module(window, t, dt).mean().backward()
+    assert all(p.grad is not None and p.grad.is_meta for p in module.parameters() if p.requires_grad)
+    with pytest.raises(RuntimeError, match="device|meta"):
+        module(window.new_zeros(window.shape, device="cpu"), t, dt)

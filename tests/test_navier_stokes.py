@@ -191,6 +191,19 @@ def test_steps_follow_irregular_times():
     torch.testing.assert_close(some, few, atol=1e-6, rtol=0)
 
 
+def test_a_step_stays_on_the_chosen_device():
+    """On torch's `meta` device, which is another one than the CPU on every machine: mixing the two raises."""
+    system = replace(SMALL, device="meta")
+    step, omega = system.step(0.1), system.spectral(field(16)[:, 0])
+    noise = step.draw(2, generator=torch.Generator().manual_seed(0))
+    assert step(omega, system.advection, noise).device.type == "meta"
+    assert (
+        system.velocity_field(field(16)).device.type == system.dissipation(field(16).to("meta")).device.type == "meta"
+    )
+    with pytest.raises(RuntimeError):
+        step(SMALL.spectral(field(16)[:, 0]), SMALL.advection, noise)
+
+
 # -- coarser grids -----------------------------------------------------------------------------------------------------
 
 

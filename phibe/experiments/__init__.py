@@ -5,6 +5,7 @@ from types import ModuleType
 from phibe.experiments import (
     affine_ou,
     estimators,
+    navier_stokes,
     nonlinear,
     ou,
     ou_theory,
@@ -22,4 +23,5 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "pendulum_states": pendulum_states,
     "pendulum_images": pendulum_images,
     "pendulum_real": pendulum_real,
+    "navier_stokes": navier_stokes,
 }

@@ -90,17 +90,26 @@ class Normalised(nn.Module):
         return partial(self, condition=condition)
 
     def balanced(
-        self, objective: Callable[..., Tensor], x: Tensor, t: Tensor, *steps: Tensor, **options: Any
+        self,
+        objective: Callable[..., Tensor],
+        x: Tensor,
+        t: Tensor,
+        *steps: Tensor,
+        given: dict[str, Tensor] | None = None,
+        **options: Any,
     ) -> Tensor:
         """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but no coordinate is
         drowned by another's units while a network is trained; (n,).
 
         ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt is a sum over the coordinates of v, each least at its own v̂ᵢ; the weighted sum
         is the objective of v/V in the units x/V. It needs one that scales with the units: not `isotropic`, with σ²I.
+        `given` goes to the network, `options` to the objective.
         """
-        unit = self.velocity_scale
+        unit, given = self.velocity_scale, given or {}
         *dx, dt = steps  # of two observations there are increments and steps, of more only steps
-        return objective(lambda y, s: self(y * unit, s) / unit, x / unit, t, *(d / unit for d in dx), dt, **options)
+        return objective(
+            lambda y, s: self(y * unit, s, **given) / unit, x / unit, t, *(d / unit for d in dx), dt, **options
+        )
 
 
 class Measures(NamedTuple):

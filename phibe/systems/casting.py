@@ -116,13 +116,13 @@ def draw_cast(
         phase=dice.uniform(0, 2 * math.pi),
         amplitude=amplitude,
         lean=0.04 * dice.normal(),
-        bulk=dice.uniform(0.95, 1.35),
+        bulk=torch.where(frontal, dice.uniform(0.85, 1.1), dice.uniform(0.95, 1.35)),
         coat=dice.happens(0.15) | (dice.happens(0.4) & (scenario == 3)),
         shades=_shades(dice, base, scenario == 3),
         light=dice.uniform(-0.25, 0.25),
         shadow=_shadow(dice, indoors),
         zoom=_zoom(dice, scenario == 2),
-        noise=dice.uniform(0.0035, 0.0065),
+        noise=dice.uniform(0.003, 0.005),
         grain=torch.randint(2**62, (n,), generator=generator),
         texture=_texture(dice, base, indoors, ground),
     )
@@ -154,25 +154,24 @@ def _zoom(dice: Dice, zooming: Tensor) -> Tensor:
 
 def _texture(dice: Dice, base: Tensor, indoors: Tensor, ground: Tensor) -> Tensor:
     """Grass, earth or snow in streaks, brighter or darker above, at times with sky; or a lit wall above a floor."""
-    edge = (TEXTURE - SIZE) / 2
-    rows = (torch.arange(TEXTURE, dtype=torch.float64) + 0.5 - TEXTURE / 2) / TEXTURE
+    edge, base, ground = (TEXTURE - SIZE) / 2, base.float(), ground.float()
+    rows = (torch.arange(TEXTURE) + 0.5 - TEXTURE / 2) / TEXTURE
+    level = torch.arange(TEXTURE)[None, :, None] + 0.5
     fine, broad = _streaks(dice, 1, 0.011), _streaks(dice, 9, 0.016)
-    field = base[:, None, None] + fine + broad + (dice.uniform(-0.22, 0.12)[:, None] * rows)[:, :, None]
+    field = base[:, None, None] + fine + broad + (dice.uniform(-0.22, 0.12)[:, None] * rows)[:, :, None].float()
     horizon = edge + torch.where(dice.happens(0.12), dice.uniform(0, 9), torch.full_like(base, -1e3))
-    level = torch.arange(TEXTURE, dtype=torch.float64)[None, :, None] + 0.5
-    field = torch.lerp(field, torch.full_like(field, 0.95), (horizon[:, None, None] - level + 0.5).clamp(0, 1))
-    spot, reach = dice.uniform(-0.4, 0.4), dice.uniform(0.15, 0.45)
-    lit = dice.uniform(0.1, 0.4)[:, None, None] * (_glow(rows, spot, reach) - 0.35)
-    wall = base[:, None, None] - 0.04 + lit + 0.25 * fine
-    floor = wall * dice.uniform(0.45, 0.95)[:, None, None] + 0.5 * fine
+    field = torch.lerp(field, torch.full_like(field, 0.95), (horizon[:, None, None] - level + 0.5).clamp(0, 1).float())
+    glow = _glow(rows, dice.uniform(-0.4, 0.4), dice.uniform(0.22, 0.5)) - 0.35
+    wall = base[:, None, None] - 0.04 + (dice.uniform(0.1, 0.4)[:, None, None] * glow).float() + 0.25 * fine
+    floor = wall * dice.uniform(0.45, 0.95)[:, None, None].float() + 0.5 * fine
     seam = edge + ground - dice.uniform(2, 7)
-    room = torch.lerp(wall, floor, ((level - seam[:, None, None]) / 1.5 + 0.5).clamp(0, 1))
-    return torch.where(indoors[:, None, None], room, field).clamp(0.03, 1).float()
+    room = torch.lerp(wall, floor, ((level - seam[:, None, None]) / 1.5 + 0.5).clamp(0, 1).float())
+    return torch.where(indoors[:, None, None], room, field).clamp(0.03, 1)
 
 
 def _streaks(dice: Dice, width: int, size: float) -> Tensor:
     """Smooth noise, three times as long as high, of standard deviation `size`: (clip, 96, 96)."""
-    grain = F.pad(dice.normal(1, TEXTURE, TEXTURE), (3 * width // 2,) * 2 + (width // 2,) * 2, mode="circular")
+    grain = F.pad(dice.normal(1, TEXTURE, TEXTURE).float(), (3 * width // 2,) * 2 + (width // 2,) * 2, mode="circular")
     smooth = F.avg_pool2d(F.avg_pool2d(grain, (1, 3 * width), 1), (width, 1), 1)[:, 0]
     return size * smooth / smooth.std((1, 2), keepdim=True)
 

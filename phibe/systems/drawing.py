@@ -46,7 +46,7 @@ HEAD: list[Part] = [
     ("head", "head", 0.054, 0.054, "skin"),
 ]
 (_ARM, _LEG), (_FAR_ARM, _FAR_LEG) = _limbs(""), _limbs("far ")
-COAT: list[Part] = [("pelvis", "hem", 0.080, 0.095, "jacket")]
+COAT: list[Part] = [("pelvis", "hem", 0.080, 0.105, "jacket")]
 FROM_THE_SIDE = [*_FAR_ARM, *_FAR_LEG, *_LEG, *TRUNK, *COAT, *HEAD, *_ARM]
 FROM_THE_FRONT = [*_FAR_LEG, *_LEG, *TRUNK, *COAT, *HEAD, *_FAR_ARM, *_ARM]
 """What is painted first lies behind."""

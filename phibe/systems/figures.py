@@ -152,11 +152,10 @@ class Scenes:
 
     def clips(self) -> Clips:
         """The films as labelled bytes, a person of its own in each, at 25 frames a second: the record of real ones."""
-        names = [
-            f"person{i + 1:02d}_{a}_d{d}"
-            for i, (a, d) in enumerate(zip(self.actions, self.cast.scenario.tolist(), strict=True))
-        ]
-        films = self.render().states[:, :, 0].mul(255).round_().to(torch.uint8).numpy()
+        labels = zip(self.actions, self.cast.scenario.tolist(), strict=True)
+        names = [f"person{i:02d}_{action}_d{scenario}" for i, (action, scenario) in enumerate(labels, 1)]
+        blocks = (self[i : i + 50].render().states[:, :, 0] for i in range(0, len(self), 50))
+        films = [film.numpy() for block in blocks for film in block.mul_(255).round_().to(torch.uint8)]
         return Clips.of(dict(zip(names, films, strict=True)), rate=RATE)
 
 

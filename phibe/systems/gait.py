@@ -22,7 +22,7 @@ JOINTS = (
 
 # Parts of the body in units of its height.
 TORSO, NECK, UPPER_ARM, FOREARM, THIGH, SHANK, FOOT = 0.31, 0.095, 0.165, 0.205, 0.245, 0.25, 0.10
-SHOULDERS, HIPS = 0.11, 0.055
+SHOULDERS, HIPS = 0.100, 0.045
 """Half the distance of the two shoulders and of the two hips."""
 
 CURVES = ("thigh", "knee", "foot", "arm", "elbow", "spread", "turn", "back")

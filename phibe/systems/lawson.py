@@ -42,7 +42,7 @@ class LawsonStep:
         return torch.einsum("rij,...rj->...ri", self._roots, normal)
 
     def joined(self, first: Tensor, second: Tensor) -> Tensor:
-        """The noise of a step 2h from those of its halves, exactly; any shape (..., r, 2)."""
+        """The noise of a longer step, exactly: that of its beginning, and that of the last h; (..., r, 2) each."""
         return torch.einsum("rij,...rj->...ri", self._propagators, first) + second
 
     def __call__(self, omega: Tensor, rest: Callable[[Tensor], Tensor], noise: Tensor) -> Tensor:

@@ -76,10 +76,10 @@ class NavierStokes:
 
     @cached_property
     def kept(self) -> Tensor:
-        """Which coefficients are not aliased by a product: |kx|, |ky| < grid/3."""
+        """Which coefficients are not aliased by a product: |kx|, |ky| < grid/3; on the CPU."""
         kx, ky = self.waves
         most = 2 * math.pi / self.length * self.grid / 3 * (1 - 1e-9)
-        return ((kx.abs() < most) & (ky.abs() < most)).to(self.device)
+        return (kx.abs() < most) & (ky.abs() < most)
 
     @cached_property
     def decay(self) -> Tensor:
@@ -88,25 +88,29 @@ class NavierStokes:
         return self.viscosity * (kx**2 + ky**2) + self.damping
 
     @cached_property
+    def _inverse(self) -> Tensor:
+        """1/|k|², and 0 for the mean: what makes ψ̂ of ω̂; float64, on the CPU."""
+        kx, ky = self.waves
+        return torch.where(kx**2 + ky**2 > 0, 1 / (kx**2 + ky**2), 0)
+
+    @cached_property
     def _to_velocity(self) -> Tensor:
         """i(ky, −kx)/|k|², which makes v̂ of ω̂: (2, grid, grid/2 + 1)."""
-        kx, ky = (part.expand(self.decay.shape) for part in self.waves)
-        square = (kx**2 + ky**2).clamp(min=1e-300)
-        return self._complex(1j * torch.stack([ky, -kx]) / square * (square > 1e-200) * self.kept.cpu())
+        kx, ky = self.waves
+        return self._complex(1j * torch.stack([ky * self._inverse, -kx * self._inverse]) * self.kept)
 
     @cached_property
     def _to_advection(self) -> Tensor:
         """kx² − ky² and kx·ky, which make the advection of the transforms of v₁v₂ and v₂² − v₁²."""
         kx, ky = self.waves
-        products = torch.stack([kx**2 - ky**2, kx * ky])
-        return (products * self.kept.cpu()).to(self.device, self.dtype)
+        return (torch.stack([kx**2 - ky**2, kx * ky]) * self.kept).to(self.device, self.dtype)
 
     def _complex(self, values: Tensor) -> Tensor:
         return values.to(self.device, torch.complex64 if self.dtype == torch.float32 else torch.complex128)
 
     def spectral(self, omega: Tensor) -> Tensor:
         """ω̂ without the waves that are left out: (..., grid, grid) → (..., grid, grid/2 + 1)."""
-        return torch.fft.rfft2(omega.to(self.device, self.dtype)) * self.kept
+        return torch.fft.rfft2(omega.to(self.device, self.dtype)) * self.kept.to(self.device)
 
     def physical(self, coefficients: Tensor) -> Tensor:
         return torch.fft.irfft2(coefficients, s=(self.grid, self.grid))
@@ -123,10 +127,7 @@ class NavierStokes:
 
     def stream_function(self, omega: Tensor) -> Tensor:
         """ψ with −Δψ = ω and mean zero; the shape of ω."""
-        kx, ky = self.waves
-        square = kx**2 + ky**2
-        inverse = torch.where(square > 0, 1 / square.clamp(min=1e-300), 0)
-        return self.physical(self.spectral(omega) * inverse.to(self.device, self.dtype))
+        return self.physical(self.spectral(omega) * self._inverse.to(self.device, self.dtype))
 
     # -- balances --------------------------------------------------------------------------------------------------
 
@@ -150,6 +151,7 @@ class NavierStokes:
 
     # -- simulation ------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def simulate(
         self,
         *,
@@ -172,12 +174,10 @@ class NavierStokes:
         dt, size = self.largest_step if dt is None else dt, size or self.grid
         generator = generator or torch.Generator().manual_seed(seed)
         times = torch.as_tensor(times, dtype=torch.float64)
-        gaps = [0.0, *times.diff().tolist()]
+        gaps = [spin_up if start is None else 0.0, *times.diff().tolist()]
         self._check(paths, start, gaps, dt)
-        if start is None:
-            omega, gaps[0] = self._complex(torch.zeros(paths or 0, *self.decay.shape)), spin_up
-        else:
-            omega = self.spectral(start[:, 0])
+        rest = torch.zeros(paths or 0, *self.decay.shape)
+        omega = self._complex(rest) if start is None else self.spectral(start[:, 0])
         states = torch.empty(len(omega), len(gaps), 1, size, size, dtype=self.dtype)
         step = self.step(dt)
         with tqdm(total=round(sum(gaps), 6), disable=not progress, unit="t", desc="Navier–Stokes") as bar:

@@ -70,10 +70,14 @@ def weak_statistics(
     found = []
     for dt in dts:
         data = system.simulate(paths=paths, times=times, spin_up=spin_up, seed=seed, dt=dt)
-        measured = (f(data.states) for f in (system.energy, system.enstrophy, system.dissipation))
-        found.append(Statistics(dt, *(_mean(values.double().mean(1)) for values in measured), data=data))
+        energy, enstrophy, dissipation = (
+            _mean(measure(data.states)) for measure in (system.energy, system.enstrophy, system.dissipation)
+        )
+        found.append(Statistics(dt, energy, enstrophy, dissipation, data))
     return found
 
 
 def _mean(values: Tensor) -> tuple[float, float]:
-    return float(values.mean()), float(values.std()) / len(values) ** 0.5
+    """Mean of values (path, time), with the standard error over paths."""
+    by_path = values.double().mean(1)
+    return float(by_path.mean()), float(by_path.std()) / len(by_path) ** 0.5

@@ -42,8 +42,11 @@ class ObjectiveModule(Loss):
         self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
         self.scale = network.scale if isinstance(network, Normalised) else 1.0
 
-    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        function, options = find_objective(self.objective), dict(self.options)
+    def forward(
+        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
+        function, options, given = find_objective(self.objective), dict(self.options), given or {}
         if self.objective == "isotropic":
             options["generator"] = generator
         with ExitStack() as stack:
@@ -51,8 +54,8 @@ class ObjectiveModule(Loss):
             if self.mixed:
                 stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
             if self.balance:
-                return self.network.balanced(function, *sample, **options)  # type: ignore[operator]
-            return function(lambda x, t: self.network(x, t).to(x.dtype), *sample, **options)
+                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
+            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
 
 
 def accumulate(

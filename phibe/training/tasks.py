@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from phibe.flow import Flow
 from phibe.moments import typical_step
@@ -73,6 +73,8 @@ class VelocityTask:
         made = made.to(typical.states.device, dtype)
         if config.normalise and not isinstance(made, Normalised):
             made = Normalised.fit(made, typical)
-        x, t = typical.states[:8, 0], typical._path_times()[:8, 0]
-        check_network(made, x.to(dtype), t.to(dtype), objective=self.name)
+        self._check(made, typical.states[:8, 0].to(dtype), typical._path_times()[:8, 0].to(dtype))
         return made
+
+    def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
+        check_network(network, x, t, objective=self.name)

@@ -98,12 +98,13 @@ def judge(now: Progress, scores: Scores) -> bool:
     gap = scores.held_out - scores.train
     if not now.warned and now.best is not None and not gap <= abs(now.best) + 3 * now.best_error:
         now.warned = True
+        differentiates = scores.jacobian_dx is not None
+        unbounded = "A finite sample does not bound this objective from below ('symmetric' it does). " * differentiates
         warnings.warn(
             f"At step {now.step} the training and the held-out objective have parted: {scores.train:.4g} against "
-            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). A finite sample does not bound this "
-            "objective from below, and the network has begun to fit its noise; the best weights are kept. Stop early "
-            "(`patience`), regularise (`weight_decay`, `ema`, `input_noise`), take a smaller network or more paths, or "
-            "another objective ('symmetric' is bounded).",
+            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
+            "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
+            "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
             stacklevel=5,  # the caller of `fit`
         )
     return better

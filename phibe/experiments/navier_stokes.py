@@ -1,0 +1,291 @@
+"""Stochastic Navier–Stokes: flows of vorticity at two sampling intervals, with PFI and MCVD beside them; spectra."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet, fit_forecaster
+from phibe.experiments.parallel import run_all
+from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.rollouts import Rollouts
+from phibe.files import write_json
+from phibe.flow import Flow
+from phibe.integrators import INTEGRATORS
+from phibe.metrics import energy_spectrum, enstrophy_spectrum
+from phibe.networks import Normalised, UNet
+from phibe.systems.navier_stokes import NavierStokes
+from phibe.systems.shards import generate
+from phibe.training import FitConfig, fit, open_data
+from phibe.training.conditioned import ConditionedFlow, fit_conditioned
+from phibe.training.runs import Fitted
+from phibe.trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class Config:
+    """`paths` paths of `duration`, after a `spin_up` from rest, on `solver_grid`² points in steps `dt`, kept on `grid`²
+    points at the first of `intervals`; `held_out` of them for the test.
+
+    At each interval a U-Net is trained for each of `objectives`, one that also sees the field before for each of
+    `conditioned`, and one for each baseline, all with the same `training`. What was trained goes on from `starts` test
+    fields, a time `every` apart, over `horizon`, and from the first `few` over `frames` frames; flows by each of
+    `integrators` (method, substeps), stochastic methods with `members` draws from those few.
+    """
+
+    solver_grid: int = 128
+    grid: int = 64
+    dt: float = 0.02
+    paths: int = 100
+    duration: float = 50.0
+    spin_up: float = 40.0
+    held_out: float = 0.2
+    intervals: tuple[float, ...] = (0.1, 0.5)
+    objectives: tuple[str, ...] = ("symmetric", "regression", "phibe")
+    conditioned: tuple[str, ...] = ("regression",)
+    pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
+    mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
+    network: dict[str, Any] = field(
+        default_factory=lambda: {"channels": 32, "multipliers": [1, 2, 2, 2], "blocks": 1, "patch": 2}
+    )
+    training: FitConfig = field(
+        default_factory=lambda: FitConfig(
+            steps=3000, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=250, patience=5, checkpoint_every=100
+        )
+    )
+    integrators: tuple[tuple[str, int], ...] = (
+        ("euler", 1), ("rk4", 1), ("rk4", 2), ("leapfrog", 1), ("filtered", 1),
+    )  # fmt: skip
+    starts: int = 16
+    every: float = 5.0
+    horizon: float = 5.0
+    frames: int = 200
+    few: int = 4
+    members: int = 4
+    workers: int = 2
+    seed: int = 0
+
+    @property
+    def history(self) -> int:
+        """The longest past that a method looks at, in frames."""
+        return max(2, self.mcvd["past"], self.pfi.get("past", 1))
+
+
+CONFIGS = {
+    "smoke": Config(
+        solver_grid=32,
+        grid=16,
+        paths=5,
+        duration=2.0,
+        spin_up=1.0,
+        objectives=("phibe", "symmetric"),
+        pfi={"steps": 3},
+        mcvd={"past": 1, "frames": 2, "steps": 3},
+        network={"channels": 4, "multipliers": [1, 2], "blocks": 1, "patch": 2},
+        training=FitConfig(steps=4, batch=4, evaluate_every=2, held_out=0.25),
+        integrators=(("euler", 1), ("rk4", 2)),
+        starts=2,
+        every=0.5,
+        horizon=1.0,
+        frames=4,
+        few=1,
+        members=2,
+        workers=1,
+    ),
+    "laptop": Config(),
+    "paper": Config(
+        solver_grid=256,
+        grid=128,
+        dt=0.01,
+        paths=1000,
+        spin_up=50.0,
+        pfi={"sigma": 1.0, "steps": 500},
+        mcvd={"past": 10, "frames": 5, "steps": 100},
+        network={"channels": 128, "multipliers": [1, 2, 2, 2], "blocks": 2},
+        training=FitConfig(
+            steps=100_000, batch=32, learning_rate=2e-4, ema=0.999, evaluate_every=2000, checkpoint_every=1000
+        ),
+        starts=200,
+        few=32,
+        members=10,
+        workers=1,
+    ),
+}
+
+
+def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
+    """Simulate into a Zarr store, train and roll out every method at every interval, and compare.
+
+    Each of these is kept under `fits/`, from where a run that was stopped goes on.
+    """
+    config = config or CONFIGS[preset]
+    out = out or Path("runs") / "navier_stokes" / preset
+    return record("navier_stokes", preset, config, lambda: _measure(config, out / "fits"), out)
+
+
+def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    observe(config, fits)
+    pairs = [(interval, name) for name in methods(config) for interval in config.intervals]
+    run_all([partial(work, *pair, config=config, fits=fits) for pair in pairs], workers=config.workers)
+    results: dict[str, Any] = {"system": describe(config, fits)}
+    weights = {"fields": shown(config, fits).half()}
+    for interval, name in pairs:
+        folder = fits / f"{interval:g}" / name
+        results.setdefault(f"{interval:g}", {}).update(json.loads((folder / MEASURED).read_text("utf8"))["results"])
+        if (folder / "weights.safetensors").exists():
+            trained = load_file(folder / "weights.safetensors")
+            weights |= {f"{interval:g}.{name}.{key}": _half(value) for key, value in trained.items()}
+    return results, weights
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() and tensor.numel() > 1 else tensor
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def observe(config: Config, fits: Path) -> Trajectories:
+    """All paths at the finest interval, from their store if that is there."""
+    interval = config.intervals[0]
+    store = generate(
+        NavierStokes(grid=config.solver_grid),
+        fits.parent / "data.zarr",
+        paths=config.paths,
+        times=torch.arange(round(config.duration / interval) + 1, dtype=torch.float64) * interval,
+        shard=4,
+        seed=config.seed,
+        size=config.grid,
+        dt=config.dt,
+        spin_up=config.spin_up,
+    )
+    return open_data(store)
+
+
+def seen_at(interval: float, config: Config, fits: Path) -> tuple[Trajectories, Trajectories]:
+    """Training and test paths, seen at that interval."""
+    data = observe(config, fits).coarsen(round(interval / config.intervals[0]))
+    return data.split(config.held_out, seed=config.seed)
+
+
+def shown(config: Config, fits: Path) -> Tensor:
+    """The first few test films at the finest interval, (few, frame, 1, grid, grid): as much past as a method may see at
+    the coarsest interval, and the horizon."""
+    _, test = seen_at(config.intervals[0], config, fits)
+    before = round((config.history - 1) * config.intervals[-1] / config.intervals[0])
+    return Rollouts(test, config, before=before).films[: config.few]
+
+
+def describe(config: Config, fits: Path) -> dict[str, Any]:
+    """The system as the test paths show it, and what is left of their statistics when there are only so few starts."""
+    found: dict[str, Any] = {"snapshots": {}, "truth": {}}
+    for interval in config.intervals:
+        train, test = seen_at(interval, config, fits)
+        found["snapshots"][f"{interval:g}"] = len(train) * train.states.shape[1]
+        found["truth"][f"{interval:g}"] = Rollouts(test, config).judge_truth()
+    fields = test.states
+    return found | {
+        "rms": float(fields.square().mean().sqrt()),
+        "rms_in_time": fields.square().mean((0, 2, 3, 4)).sqrt().tolist(),
+        "enstrophy_spectrum": enstrophy_spectrum(fields).mean.mean((0, 1, 2)).tolist(),
+        "energy_spectrum": energy_spectrum(fields).total.mean((0, 1, 2)).tolist(),
+    }
+
+
+# -- methods -----------------------------------------------------------------------------------------------------------
+
+MEASURED, BOUND = "measured.json", 60.0
+EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
+
+
+def methods(config: Config) -> list[str]:
+    """Everything that is compared at an interval."""
+    return [*config.objectives, *(f"{name} conditioned" for name in config.conditioned), "pfi", "mcvd", "persistence"]
+
+
+def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
+    """Train one method at one interval, roll it out, and leave what was measured in its folder."""
+    folder = fits / f"{interval:g}" / name
+    settings = json.loads(json.dumps(asdict(config)))
+    if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
+        return
+    train, test = seen_at(interval, config, fits)
+    model, rollouts = learn(name, train, config=config, out=folder), Rollouts(test, config)
+    write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
+
+
+def assemble(name: str, shape: tuple[int, ...], config: Config) -> Any:
+    """The method before it is trained: a forecaster, or the network of a velocity."""
+    torch.manual_seed(config.seed)
+    if name == "pfi":
+        return PFI(conditional_unet(shape, past=config.pfi.get("past", 1), **config.network), **config.pfi)
+    if name == "mcvd":
+        sizes = {key: config.mcvd[key] for key in ("past", "frames")}
+        return MCVD(conditional_unet(shape, **sizes, **config.network), **config.mcvd)
+    told = shape[0] if name.endswith("conditioned") else 0
+    return UNet(shape, condition_channels=told, time=False, **config.network)
+
+
+def learn(name: str, train: Trajectories, *, config: Config, out: Path) -> Any:
+    """The trained method, from its folder if that is there: a flow, or a forecaster."""
+    if name == "persistence":
+        return Persistence(train.state_shape)
+    model = assemble(name, train.state_shape, config)
+    how: dict[str, Any] = {"config": replace(config.training, seed=config.seed), "out": out, "progress": False}
+    if isinstance(model, Forecaster):
+        return fit_forecaster(train, model, **how)
+    objective, *conditioned = name.split()
+    return (fit_conditioned if conditioned else fit)(train, model, objective, **how)
+
+
+def committed_method(name: str, interval: float) -> Any:
+    """A method as the laptop run that comes with the project has trained it at that interval."""
+    config, weights, key = CONFIGS["laptop"], committed_weights("navier_stokes"), f"{interval:g}.{name}."
+    shape = (1, config.grid, config.grid)
+    if name == "persistence":
+        return Persistence(shape)
+    model = assemble(name, shape, config)
+    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
+    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
+
+
+def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
+    """What each way of rolling a method out is worth, by its label."""
+    if name in ("pfi", "mcvd", "persistence"):
+        generator = torch.Generator().manual_seed(rollouts.config.seed)
+        return {
+            name: rollouts.judge(
+                partial(draw, model, generator=generator), evaluations=model.evaluations, random=name != "persistence"
+            )
+        }
+    return {
+        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": rollouts.judge(
+            partial(carry, model, method, substeps), evaluations=EVALUATIONS[method] * substeps
+        )
+        for method, substeps in rollouts.config.integrators
+        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
+    }
+
+
+def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Frames that a forecaster draws."""
+    return model.generate(history, times, generator=generator).states
+
+
+def carry(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
+    """Frames along a flow; a field that runs away is shown to the network at `BOUND` at most."""
+    if isinstance(model, ConditionedFlow):
+        return model.generate(history, times, method=method, substeps=substeps, bound=BOUND).states
+    bounded = Flow(lambda x, t: model.velocity(x.clamp(-BOUND, BOUND), t))
+    return bounded.generate(history[:, -1], times, method=method, substeps=substeps).states
