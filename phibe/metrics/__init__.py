@@ -11,7 +11,7 @@ from phibe.metrics.distances import (
     sliced_w2,
     velocity_error,
 )
-from phibe.metrics.features import FigureFeatures, figure_features, fit_features, open_features, save_features
+from phibe.metrics.features import FigureFeatures, fit_features, open_features, save_features
 from phibe.metrics.forecasts import Stability, crps, histogram_distance, relative_mse, spread_skill, stability
 from phibe.metrics.frechet import Distance, Protocol, frechet_distance
 from phibe.metrics.i3d import I3DFeatures, open_i3d
@@ -42,7 +42,6 @@ __all__ = [
     "energy_distance",
     "energy_spectrum",
     "enstrophy_spectrum",
-    "figure_features",
     "fit_features",
     "frechet_distance",
     "gait",

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from phibe.systems.figures import Figures
 from phibe.training.checkpoints import load_tensors, save_tensors
 
 SIZE = 64
@@ -101,14 +100,6 @@ class Stage(nn.Module):
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
-
-
-def figure_features(*, clips: int = 480, steps: int = 600, seed: int = 0, progress: bool = True) -> FigureFeatures:
-    """The embedded network: trained to tell the action and the angular velocity of the clock in so many films of the
-    embedded figures."""
-    scenes = Figures().stage(paths=clips, seed=seed)
-    films = scenes.render().states
-    return fit_features(films, scenes.cast.action, scenes.cast.omega, steps=steps, seed=seed, progress=progress)
 
 
 def fit_features(
