@@ -20,6 +20,7 @@ def book() -> Path:
     return ROOT / "_build" / "html"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is shared is made once when several processes run the tests: all that needs the book stays together, and
     otherwise a file does."""
