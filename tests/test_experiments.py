@@ -10,6 +10,7 @@ import torch
 from phibe import OU, Flow
 from phibe.affine import flow_map, pushforward
 from phibe.experiments import EXPERIMENTS, affine_ou, ou
+from phibe.experiments.figure_features import embedded
 from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
 from phibe.linear import AffineField
 from phibe.metrics import velocity_error
@@ -146,3 +147,12 @@ def json_round_trip(report: Report) -> Report:
     from dataclasses import asdict
 
     return Report(**json.loads(json.dumps(asdict(report))))
+
+
+def test_the_figure_frechet_distance_ranks_every_corruption():
+    report = committed("figure_features")
+    assert embedded().identity == report["features"]
+    for name, (mild, middle, severe) in report["distances"].items():
+        assert report["floor"] < mild < middle < severe, name
+        assert severe > 3 * report["floor"], name
+    assert report["accuracy"] > 3 / 6 and report["speed_correlation"] > 0.8

@@ -22,7 +22,19 @@ ORDER = [
     *("files", "downloads", "colors", "svg", "arrays", "labels", "tables", "trajectories", "missing", "reading"),
     *("films", "clips", "systems", "kth", "theory", "calculus", "objectives", "integrators", "explore", "flow"),
     *("affine", "bases", "population", "moments", "metrics", "ensembles", "linear", "diagnosis", "networks"),
-    *("codecs", "training", "densities", "choices", "quality", "report", "baselines", "experiments", "plots", "cli"),
+    *(
+        "codecs",
+        "training",
+        "features",
+        "densities",
+        "choices",
+        "quality",
+        "report",
+        "baselines",
+        "experiments",
+        "plots",
+        "cli",
+    ),
 ]
 
 

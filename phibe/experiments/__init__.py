@@ -5,6 +5,7 @@ from types import ModuleType
 from phibe.experiments import (
     affine_ou,
     estimators,
+    figure_features,
     navier_stokes,
     nonlinear,
     ou,
@@ -25,5 +26,6 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "pendulum_images": pendulum_images,
     "pendulum_real": pendulum_real,
     "navier_stokes": navier_stokes,
+    "figure_features": figure_features,
     "own_data": own_data,
 }

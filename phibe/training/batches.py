@@ -56,7 +56,7 @@ class Batches:
         x, *rest = (part.to(self.dtype).to(self.device) for part in taken)
         if self.config.input_noise:
             shift = self.config.input_noise * self.scale * self._normal(step)
-            x = x + shift.reshape(len(x), *[1] * (self.samples.width > 2), *shift.shape[1:])
+            x = x + shift.reshape(len(x), *[1] * (self.samples.width != 2), *shift.shape[1:])
         return x, *rest, *self._drawn(step)
 
     def _drawn(self, step: int) -> tuple[Tensor, ...]:

@@ -43,7 +43,7 @@ class Samples:
         return self.paths[k], index - self.ends[k] + self.counts[k]
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What an objective is called with: x, t, dx, dt of transitions; of longer runs x (n, width, *state), t and dt.
+        """What an objective is called with: x, t, dx, dt of transitions; of other runs x (n, width, *state), t and dt.
 
         Times and their differences are float64, states of the data's own type.
         """

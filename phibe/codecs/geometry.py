@@ -1,4 +1,4 @@
-"""Codecs: pictures to a few numbers and back. Here the geometry-preserving encoder and decoder of the pendulum."""
+"""The geometry-preserving encoder and decoder of the pendulum: pictures to three numbers and back."""
 
 from __future__ import annotations
 
