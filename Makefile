@@ -20,7 +20,7 @@ serve: $(READY)  ## build the book if stale, then serve book and apps on http://
 	@exec $(BIN)/phibe serve --port $(PORT)
 
 test: lint browser  ## run every check: format, lint, types, tests, strict book build, real browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 book: $(READY)  ## build the book into _build/html if anything it is made of has changed
 	@$(BIN)/python book/build.py

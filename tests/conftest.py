@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,10 +22,13 @@ def book() -> Path:
     return ROOT / "_build" / "html"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is shared is made once when several processes run the tests: all that needs the book stays together, and
-    otherwise a file does."""
-    for item in items:
-        needs_book = "book" in getattr(item, "fixturenames", ()) or "browser" in item.path.parts
-        item.add_marker(pytest.mark.xdist_group("book" if needs_book else item.path.stem))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Several processes make nothing twice: all that needs the book goes to one of them, first, else a file does."""
+    return Shared(config, log)
+
+
+class Shared(LoadScopeScheduling):
+    BOOK = ("tests/browser/", "tests/test_book.py", "tests/test_notebooks.py")
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "book" if nodeid.startswith(self.BOOK) else nodeid.partition("::")[0]

@@ -100,7 +100,7 @@ def assess(
     method, unit, free = method_for(objective), spread(data), time_free(flow, data)
     if held is None:
         held = torch.arange(0, len(data), 5)
-        text = "No path was held out: every number here is of paths that the fit has seen."
+        text = "No path of this data was held out: every number here is of paths that the fit has seen."
         findings.append(Finding("held-out paths", "usable with care", text))
     parts = Parts.of(data, held)
     unseen = parts.unseen

@@ -50,6 +50,8 @@ def write_report(
     held = _held_out(about, len(data))
     again, note = _refitted(about, data, calibrate, history)
     kind = about.get("objective", {"name": "phibe"})
+    if history and held is not None:
+        note = [*note, "The held-out paths have also told which weights to keep: to them the fit is not quite blind."]
     facts = {"objective": kind["name"], "noise": kind.get("noise"), "refitted": again, "notes": note}
     quality, views = assess(flow, data, held, **facts)
     write_json(folder / "quality.json", quality.as_json())
