@@ -16,9 +16,9 @@ from flow_stage import ARROWS, CAMERAS, Stage
 from flow_words import character, equations, failure, reading
 from in_browser import Buttons, copy_link, look_at, player
 from pendulum_stage import PendulumStage
+from run_list import links
 from run_view import SETTINGS as RUN
 from run_view import RunView, asked_for
-from runs import links
 from theme import HALF, TALL, from_url, heading, place, prose, serve, share, to_url, wrap
 from well_stage import WellStage
 

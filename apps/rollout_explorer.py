@@ -13,9 +13,9 @@ from in_browser import Buttons, copy_link, player
 from rollout_frames import FRAMES, PATHS, STARTS, Columns, Setting, frames, objectives
 from rollout_stage import Stage
 from rollout_words import equations, failure, reading
+from run_list import links
 from run_view import SETTINGS as RUN
 from run_view import RunView, asked_for
-from runs import links
 from theme import HALF, from_url, heading, place, prose, serve, to_url, wrap
 
 SETTINGS = ("source", "path", "start", "objective", "integrator")

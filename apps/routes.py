@@ -3,9 +3,9 @@
 from tornado.web import HTTPError, RedirectHandler, RequestHandler
 
 try:
-    from apps.runs import listed
+    from apps.run_list import listed
 except ImportError:  # with the folder of the apps itself on the path
-    from runs import listed
+    from run_list import listed
 
 
 class Report(RequestHandler):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from flow_film import sendable
-from runs import Run
+from run_list import Run
 from torch import Tensor
 
 from phibe.flow import Flow

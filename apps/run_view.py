@@ -12,8 +12,8 @@ import panel as pn
 import param
 from in_browser import copy_link, player
 from run_frames import Columns, Setting, frames, views
+from run_list import listed
 from run_stage import RunStage
-from runs import listed
 from theme import HALF, TALL, chapter, equation, heading, place, prose, share, wrap
 
 from phibe.integrators import METHODS

@@ -54,7 +54,7 @@ def test_finished_runs_are_listed_by_kind_and_lead_to_their_app(view, tmp_path):
     assert runs["fit/spiral"].address == "/flow_explorer?run=fit%2Fspiral"
     assert "rollout_explorer" in runs["fit/films"].address
     assert list(view.listed("vectors")) == ["fit/spiral"]
-    links = importlib.import_module("runs").links
+    links = importlib.import_module("run_list").links
     assert "fit/spiral" in links("vectors") and "fit/films" not in links("vectors")
 
 
