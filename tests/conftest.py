@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def book() -> Path:
     """The folder of the built book; if it is stale, the strict build runs first, and its failure fails the test."""
-    done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, text=True, cwd=ROOT)
+    (ROOT / "_build").mkdir(exist_ok=True)
+    with (ROOT / "_build" / ".lock").open("w") as lock:  # processes that run tests side by side build it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         pytest.fail(
             f"the strict build of the book failed:\n{done.stdout[-6000:]}\n{done.stderr[-12000:]}", pytrace=False
@@ -22,13 +26,21 @@ def book() -> Path:
     return ROOT / "_build" / "html"
 
 
+# -- several processes: one begins with the book, and what else needs it comes last ------------------------------------
+
+FIRST, LAST = ("browser/test_book", "test_book", "test_notebooks"), ("test_flow_explorer", "test_rollout_explorer")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name == "browser" and item.path.stem in LAST)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Several processes make nothing twice: all that needs the book goes to one of them, first, else a file does."""
-    return Shared(config, log)
+    """What tests of a file share is made once: a file goes to one process, and those around the book to the same."""
+    return ByFile(config, log)
 
 
-class Shared(LoadScopeScheduling):
-    BOOK = ("tests/browser/", "tests/test_book.py", "tests/test_notebooks.py")
-
+class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return "book" if nodeid.startswith(self.BOOK) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "book" if file.removeprefix("tests/").removesuffix(".py") in FIRST else file
