@@ -16,6 +16,7 @@ from phibe.files import read_arrays
 from phibe.flow import Flow
 from phibe.integrators import METHODS
 from phibe.labels import Label
+from phibe.quality import method_for, open_source
 from phibe.tables import PATHS, TIMES, numbers, read_csv
 from phibe.training import open_data, open_flow
 from phibe.training.runs import read_config
@@ -60,8 +61,6 @@ def _data(given: Any) -> Trajectories | None:
         return open_data(given.paths_of, **layout(given))
     if not given.ensemble and not given.log_density:
         return None
-    from phibe.quality import open_source
-
     return open_source(given.run)
 
 
@@ -90,7 +89,8 @@ def _starts(given: Any, data: Trajectories | None) -> tuple[Tensor, Tensor]:
 def _carried(
     given: Any, flow: Flow, starts: Tensor, times: Tensor, data: Trajectories | None
 ) -> tuple[Trajectories, dict[str, Tensor]]:
-    method = default_method(given.run) if given.method == "auto" else given.method
+    objective = read_config(given.run).get("objective", {}).get("name", "")
+    method = method_for(objective) if given.method == "auto" else given.method
     how = {"method": method, "substeps": given.substeps, "extrapolate": given.extrapolate}
     if not given.log_density:
         return flow.generate(starts, times, progress=True, **how), {}
@@ -101,11 +101,6 @@ def _carried(
     print(f"log-density at t = {float(times[0]):g}: {law.words}")
     made, log_density = generate_with_density(flow, starts, times, start=law.log_density, **how)
     return made, {"log_density": log_density}
-
-
-def default_method(run: str | Path) -> str:
-    """A forward difference is undone by Euler at its own step; any other velocity is followed."""
-    return "euler" if read_config(run).get("objective", {}).get("name") == "regression" else "rk4"
 
 
 def read_starts(path: Path) -> Tensor:

@@ -14,18 +14,17 @@ from torch import Tensor
 
 from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet, fit_forecaster
 from phibe.experiments.parallel import run_all
-from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.report import Report, record
 from phibe.experiments.rollouts import Rollouts
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.metrics import energy_spectrum, enstrophy_spectrum
-from phibe.networks import Normalised, UNet
+from phibe.networks import UNet
 from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.shards import generate
 from phibe.training import FitConfig, fit, open_data
 from phibe.training.conditioned import ConditionedFlow, fit_conditioned
-from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
 
@@ -243,21 +242,6 @@ def learn(name: str, train: Trajectories, *, config: Config, out: Path) -> Any:
         return fit_forecaster(train, model, **how)
     objective, *conditioned = name.split()
     return (fit_conditioned if conditioned else fit)(train, model, objective, **how)
-
-
-def committed_method(name: str, interval: float) -> Any:
-    """A method as the laptop run that comes with the project has trained it at that interval."""
-    config, weights, key = CONFIGS["laptop"], committed_weights("navier_stokes"), f"{interval:g}.{name}."
-    shape = (1, config.grid, config.grid)
-    if name == "persistence":
-        return Persistence(shape)
-    model = assemble(name, shape, config)
-    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
-    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
