@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet, fit_forecaster
+from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
+from phibe.baselines.training import ForecastTask
 from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, record
 from phibe.experiments.rollouts import Rollouts
@@ -23,8 +24,11 @@ from phibe.metrics import energy_spectrum, enstrophy_spectrum
 from phibe.networks import UNet
 from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.shards import generate
-from phibe.training import FitConfig, fit, open_data
-from phibe.training.conditioned import ConditionedFlow, fit_conditioned
+from phibe.training import FitConfig, open_data
+from phibe.training.conditioned import ConditionedFlow, ConditionedTask
+from phibe.training.loop import train
+from phibe.training.shifts import Shifted
+from phibe.training.tasks import Task, VelocityTask
 from phibe.trajectories import Trajectories
 
 
@@ -34,9 +38,10 @@ class Config:
     points at the first of `intervals`; `held_out` of them for the test.
 
     At each interval a U-Net is trained for each of `objectives`, one that also sees the field before for each of
-    `conditioned`, and one for each baseline, all with the same `training`. What was trained goes on from `starts` test
-    fields, a time `every` apart, over `horizon`, and from the first `few` over `frames` frames; flows by each of
-    `integrators` (method, substeps), stochastic methods with `members` draws from those few.
+    `conditioned`, and one for each baseline, all with the same `training` on fields moved to random places. What was
+    trained goes on from `starts` test fields, a time `every` apart, over `horizon`, and from the first `few` over
+    `frames` frames; flows by each of `integrators` (method, substeps), stochastic methods with `members` draws from
+    those few. The first `shown` films are kept.
     """
 
     solver_grid: int = 128
@@ -56,7 +61,7 @@ class Config:
     )
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=3000, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=250, patience=5, checkpoint_every=100
+            steps=1200, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=200, patience=3, checkpoint_every=100
         )
     )
     integrators: tuple[tuple[str, int], ...] = (
@@ -66,8 +71,9 @@ class Config:
     every: float = 5.0
     horizon: float = 5.0
     frames: int = 200
-    few: int = 4
+    few: int = 2
     members: int = 4
+    shown: int = 4
     workers: int = 2
     seed: int = 0
 
@@ -96,6 +102,7 @@ CONFIGS = {
         frames=4,
         few=1,
         members=2,
+        shown=1,
         workers=1,
     ),
     "laptop": Config(),
@@ -175,19 +182,19 @@ def seen_at(interval: float, config: Config, fits: Path) -> tuple[Trajectories, 
 
 
 def shown(config: Config, fits: Path) -> Tensor:
-    """The first few test films at the finest interval, (few, frame, 1, grid, grid): as much past as a method may see at
+    """The first test films at the finest interval, (film, frame, 1, grid, grid): as much past as a method may see at
     the coarsest interval, and the horizon."""
     _, test = seen_at(config.intervals[0], config, fits)
     before = round((config.history - 1) * config.intervals[-1] / config.intervals[0])
-    return Rollouts(test, config, before=before).films[: config.few]
+    return Rollouts(test, config, before=before).films[: config.shown]
 
 
 def describe(config: Config, fits: Path) -> dict[str, Any]:
     """The system as the test paths show it, and what is left of their statistics when there are only so few starts."""
     found: dict[str, Any] = {"snapshots": {}, "truth": {}}
     for interval in config.intervals:
-        train, test = seen_at(interval, config, fits)
-        found["snapshots"][f"{interval:g}"] = len(train) * train.states.shape[1]
+        seen, test = seen_at(interval, config, fits)
+        found["snapshots"][f"{interval:g}"] = len(seen) * seen.states.shape[1]
         found["truth"][f"{interval:g}"] = Rollouts(test, config).judge_truth()
     fields = test.states
     return found | {
@@ -206,7 +213,7 @@ EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()},
 
 def methods(config: Config) -> list[str]:
     """Everything that is compared at an interval."""
-    return [*config.objectives, *(f"{name} conditioned" for name in config.conditioned), "pfi", "mcvd", "persistence"]
+    return [*config.objectives, "pfi", "mcvd", *(f"{name} conditioned" for name in config.conditioned), "persistence"]
 
 
 def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
@@ -215,8 +222,8 @@ def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     settings = json.loads(json.dumps(asdict(config)))
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
-    train, test = seen_at(interval, config, fits)
-    model, rollouts = learn(name, train, config=config, out=folder), Rollouts(test, config)
+    seen, test = seen_at(interval, config, fits)
+    model, rollouts = learn(name, seen, config=config, out=folder), Rollouts(test, config)
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
 
 
@@ -232,16 +239,18 @@ def assemble(name: str, shape: tuple[int, ...], config: Config) -> Any:
     return UNet(shape, condition_channels=told, time=False, **config.network)
 
 
-def learn(name: str, train: Trajectories, *, config: Config, out: Path) -> Any:
+def learn(name: str, data: Trajectories, *, config: Config, out: Path) -> Any:
     """The trained method, from its folder if that is there: a flow, or a forecaster."""
     if name == "persistence":
-        return Persistence(train.state_shape)
-    model = assemble(name, train.state_shape, config)
-    how: dict[str, Any] = {"config": replace(config.training, seed=config.seed), "out": out, "progress": False}
+        return Persistence(data.state_shape)
+    model = assemble(name, data.state_shape, config)
     if isinstance(model, Forecaster):
-        return fit_forecaster(train, model, **how)
-    objective, *conditioned = name.split()
-    return (fit_conditioned if conditioned else fit)(train, model, objective, **how)
+        task: Task[Any] = ForecastTask(model)
+    else:
+        objective, *conditioned = name.split()
+        task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
+    training = replace(config.training, seed=config.seed)
+    return train(data, Shifted(task), config=training, out=out, progress=False)
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
