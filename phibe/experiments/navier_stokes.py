@@ -15,18 +15,19 @@ from torch import Tensor
 from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
 from phibe.baselines.training import ForecastTask
 from phibe.experiments.parallel import run_all
-from phibe.experiments.report import Report, record
+from phibe.experiments.report import Report, committed_weights, record
 from phibe.experiments.rollouts import Rollouts
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.metrics import energy_spectrum, enstrophy_spectrum
-from phibe.networks import UNet
+from phibe.networks import Normalised, UNet
 from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.shards import generate
 from phibe.training import FitConfig, open_data
 from phibe.training.conditioned import ConditionedFlow, ConditionedTask
 from phibe.training.loop import train
+from phibe.training.runs import Fitted
 from phibe.training.shifts import Shifted
 from phibe.training.tasks import Task, VelocityTask
 from phibe.trajectories import Trajectories
@@ -251,6 +252,21 @@ def learn(name: str, data: Trajectories, *, config: Config, out: Path) -> Any:
         task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
     training = replace(config.training, seed=config.seed)
     return train(data, Shifted(task), config=training, out=out, progress=False)
+
+
+def committed_method(name: str, interval: float) -> Any:
+    """A method as the laptop run that comes with the project has trained it at that interval."""
+    config, weights, key = CONFIGS["laptop"], committed_weights("navier_stokes"), f"{interval:g}.{name}."
+    shape = (1, config.grid, config.grid)
+    if name == "persistence":
+        return Persistence(shape)
+    model = assemble(name, shape, config)
+    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
+    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
