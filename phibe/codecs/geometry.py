@@ -96,8 +96,10 @@ def _squares(x: Tensor) -> Tensor:
     return (norms[:, None] + norms - 2 * flat @ flat.mT).clamp(min=0)
 
 
-def with_velocity(z: Tensor, times: Tensor) -> Trajectories:
-    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of films' latents (path, time, d), from the second frame on (…, 2d)
-    [paper: latent-space dynamics]."""
-    gaps = times.diff().to(z.dtype)
-    return Trajectories(torch.cat([z[:, 1:], z.diff(dim=1) / gaps[:, None]], dim=2), times[1:])
+def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Trajectories:
+    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of films' latents (path, time, d, …), from the second frame on: the
+    velocity follows along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
+    gaps = times.diff(dim=-1).to(z.dtype)
+    velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
+    states = torch.cat([z[:, 1:], velocity], dim=2)
+    return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)

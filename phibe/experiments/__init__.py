@@ -14,6 +14,8 @@ from phibe.experiments import (
     pendulum_images,
     pendulum_real,
     pendulum_states,
+    video,
+    video_real,
 )
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -27,5 +29,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "pendulum_real": pendulum_real,
     "navier_stokes": navier_stokes,
     "figure_features": figure_features,
+    "video": video,
+    "video_real": video_real,
     "own_data": own_data,
 }
