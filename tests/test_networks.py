@@ -23,6 +23,7 @@ SMALL = {
     "mlp": ((2,), {"width": 8, "depth": 2, "activation": "tanh"}),
     "residual": ((2, 3), {"width": 8, "blocks": 1, "activation": "gelu"}),
     "unet": ((2, 8, 8), {"channels": 4, "multipliers": [1, 2], "blocks": 1}),
+    "transformer": ((2, 4, 4), {"width": 8, "depth": 1, "heads": 2}),
 }
 UNITS = {"mean": [3.0, -40.0], "scale": [1e-3, 1e2], "velocity_scale": [2e-3, 5e3], "t_start": 0.2, "t_scale": 4.0}
 
@@ -51,6 +52,23 @@ def test_the_networks_of_the_paper():
         nn.init.zeros_(block[3].weight), nn.init.zeros_(block[3].bias)
     linear = residual.enter(torch.cat([x, t[:, None]], dim=1))
     torch.testing.assert_close(residual(x, t), residual.leave(linear))  # blocks that add nothing change nothing
+
+
+def test_the_transformer_attends_to_all_places_and_knows_them_only_by_their_codes():
+    network = small("transformer").double()
+    x, t, *_ = batch(network.state_shape)
+    layer, h = network.layers[0], normal(3, 16, 8)
+    q, k, v = layer.ask(layer.before(h)).reshape(3, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    heard = h + layer.answer(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(3, 16, 8))
+    torch.testing.assert_close(layer(h), heard + layer.think(layer.after(heard)))
+    turned = lambda z: z.flip(2).transpose(2, 3)  # noqa: E731
+    assert not torch.allclose(network(turned(x), t), turned(network(x, t)))
+    nn.init.zeros_(network.places)
+    torch.testing.assert_close(network(turned(x), t), turned(network(x, t)))
+    with pytest.raises(ValueError, match="divisible by 4 × `heads`"):
+        build("transformer", (2, 4, 4), width=12, heads=2)
+    with pytest.raises(ValueError, match="condition of 2 channels; got 0"):
+        small("transformer", condition_channels=2)(x.float(), t.float())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -122,7 +140,7 @@ def test_a_condition_is_read_but_not_differentiated():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: build("cnn", (2,)), "one of mlp, residual, unet, basis; got 'cnn'"),
+        (lambda: build("cnn", (2,)), "one of mlp, residual, unet, transformer, basis; got 'cnn'"),
         (lambda: build("mlp", (2,), breadth=3), "no argument breadth; it takes width, depth"),
         (lambda: MLP((2,), activation="relu"), "one of silu, .* Piecewise-linear ones"),
         (lambda: MLP((2,), depth=0), "`depth` must be at least 1; got 0"),

@@ -1,7 +1,7 @@
 """Velocity networks: modules called as v(x, t), smooth in x, in the coordinates of the data.
 
-Shapes everywhere: x (n, *state), t (n,) → (n, *state). All use smooth activations and GroupNorm only, since the
-objectives differentiate the velocity in x. `build` makes one from its name and `arguments`, which each network
+Shapes everywhere: x (n, *state), t (n,) → (n, *state). All use smooth activations, and GroupNorm or RMSNorm alone,
+since the objectives differentiate the velocity in x. `build` makes one from its name and `arguments`, which each
 remembers, so that a saved configuration and a file of weights are enough to have it back. Any other module may take
 their place: `check_network` says whether it will do.
 """
@@ -15,6 +15,7 @@ from phibe.networks.basis import Basis
 from phibe.networks.checks import check_network
 from phibe.networks.mlp import ACTIVATIONS, MLP, Network, ResidualMLP
 from phibe.networks.normalised import Normalised
+from phibe.networks.transformer import Transformer
 from phibe.networks.unet import UNet
 
 __all__ = [
@@ -25,12 +26,19 @@ __all__ = [
     "Network",
     "Normalised",
     "ResidualMLP",
+    "Transformer",
     "UNet",
     "build",
     "check_network",
 ]
 
-NETWORKS: dict[str, type[Network]] = {"mlp": MLP, "residual": ResidualMLP, "unet": UNet, "basis": Basis}
+NETWORKS: dict[str, type[Network]] = {
+    "mlp": MLP,
+    "residual": ResidualMLP,
+    "unet": UNet,
+    "transformer": Transformer,
+    "basis": Basis,
+}
 
 
 def build(name: str, state_shape: Sequence[int], **arguments: Any) -> Network:

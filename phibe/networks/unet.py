@@ -65,7 +65,9 @@ class UNet(Network):
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         self._check(x, t)
         e = None if self.embed is None else self.embed(t.to(x.dtype))
-        h = self.enter(F.pixel_unshuffle(self._join(x, condition), self.arguments["patch"]))
+        h = self.enter(
+            F.pixel_unshuffle(join(x, condition, self.arguments["condition_channels"]), self.arguments["patch"])
+        )
         skips: list[Tensor] = []
         for i, level in enumerate(self.down):
             if i:
@@ -80,14 +82,6 @@ class UNet(Network):
     def conditioned(self, condition: Tensor) -> Velocity:
         """v(x, t) under one condition, for objectives and flows: (n, k, height, width), or (k, height, width)."""
         return partial(self, condition=condition)
-
-    def _join(self, x: Tensor, condition: Tensor | None) -> Tensor:
-        wanted, got = self.arguments["condition_channels"], 0 if condition is None else condition.shape[-3]
-        if got != wanted:
-            raise ValueError(
-                f"This network takes a condition of {wanted} channels; got {got}. Call `net.conditioned(c)(x, t)`."
-            )
-        return x if condition is None else torch.cat([x, condition.expand(len(x), *condition.shape[-3:])], dim=1)
 
     def _check_grids(self, factor: int, padding: str) -> None:
         if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
@@ -131,6 +125,15 @@ class TimeEmbedding(nn.Module):
     def forward(self, t: Tensor) -> Tensor:
         angles = t[:, None] * torch.logspace(0, 6, self.waves, base=2, dtype=t.dtype, device=t.device)
         return self.layers(torch.cat([angles.sin(), angles.cos()], dim=1))
+
+
+def join(x: Tensor, condition: Tensor | None, wanted: int) -> Tensor:
+    """The state with its condition as further channels, of which a network takes so many."""
+    if (got := 0 if condition is None else condition.shape[-3]) != wanted:
+        raise ValueError(
+            f"This network takes a condition of {wanted} channels; got {got}. Call `net.conditioned(c)(x, t)`."
+        )
+    return x if condition is None else torch.cat([x, condition.expand(len(x), *condition.shape[-3:])], dim=1)
 
 
 def _through(level: nn.Module, h: Tensor, e: Tensor | None) -> Tensor:
