@@ -76,6 +76,23 @@ def test_states_are_had_between_the_observations_and_do_not_move_them():
     torch.testing.assert_close(odd.states[:, 2], whole.states[:, 1], rtol=0, atol=1e-5)
 
 
+def test_uniform_motion_stays_uniform_between_the_observations_only_if_the_condition_moves_along():
+    """v = (x − x₋)/h is right at the observations; half a step on, x − x₋ would be one and a half steps."""
+    pace, flow = (
+        torch.tensor([[[2.0]], [[-0.5]]], dtype=torch.float64),
+        ConditionedFlow(Linear(1 / STEP, -1 / STEP), STEP),
+    )
+    times = torch.arange(13, dtype=torch.float64) * STEP / 2
+    line = 1 + pace * times[:, None]
+    history = torch.cat([1 - pace * STEP, torch.ones_like(pace)], dim=1)
+    for method in ("euler", "rk4"):
+        delayed = flow.generate(history, times, method=method, delayed=True).states
+        torch.testing.assert_close(delayed, line)
+        assert float((flow.generate(history, times, method=method).states - line).abs().max()) > 0.5
+    whole = flow.generate(history, times[::2], delayed=True).states
+    assert torch.equal(whole, flow.generate(history, times[::2]).states)  # one Euler step a frame: no difference
+
+
 @pytest.mark.parametrize(("objective", "width"), [("phibe", 3), ("regression", 3), ("symmetric", 3), ("phibe2", 4)])
 def test_the_condition_is_the_observation_before_the_place(objective, width):
     data = oscillation(paths=4, length=12)

@@ -76,7 +76,7 @@ def test_the_report_holds_the_measures_of_the_films_themselves(ran):
 
 def test_the_kept_films_are_those_that_were_measured(ran):
     out, report = ran
-    codec, _, _ = opened(out / "fits")
+    codec, _, _ = opened(SMOKE, out / "fits")
     judge = Judge(read_clips(out / "fits" / "test.npz"), codec, video.feature_network(SMOKE), SMOKE)
     kept = video.load_file(out / "weights.safetensors")
     shown = {name.removeprefix("films."): film for name, film in kept.items() if name.startswith("films.")}
@@ -117,7 +117,7 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
     monkeypatch.setitem(video.CONFIGS, "laptop", SMOKE)
     keep(out, "video")
-    codec, train, validation = opened(out / "fits")
+    codec, train, validation = opened(SMOKE, out / "fits")
     film = read_clips(out / "fits" / "test.npz").film(0)
     torch.testing.assert_close(video.committed_codec().encode(film), codec.encode(film), rtol=0, atol=1e-2)
     history, times = train.states[:2, :4], torch.arange(6, dtype=torch.float64) * STEP
@@ -128,6 +128,16 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
         for label, roll in kept.items():
             a, b = (r.frames(history, times) for r in (roll, trained[label]))
             assert float((a - b).square().mean()) < 1e-3 * float(b.var()), label
+
+
+def test_what_the_codec_loses_of_the_context_is_added_to_what_it_makes_of_the_rest(ran):
+    out, report = ran
+    codec, _, _ = opened(SMOKE, out / "fits")
+    films = read_clips(out / "fits" / "test.npz").trajectories(14).states
+    rebuilt, found = codec.decode_paths(codec.encode_paths(films)), report["methods"]["codec"]
+    better = (rebuilt[:, 4:] + (films - rebuilt)[:, :4].mean(1, keepdim=True)).clamp(0, 1)
+    assert found["detailed"]["mse"] == pytest.approx(float((better - films[:, 4:]).square().mean()), rel=1e-4)
+    assert found["detailed"]["mse"] < 0.9 * found["standard"]["mse"]
 
 
 # -- methods -----------------------------------------------------------------------------------------------------------

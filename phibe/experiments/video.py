@@ -14,6 +14,7 @@ from torch import Tensor
 
 from phibe.clips import read_clips
 from phibe.codecs import VQCodec
+from phibe.codecs.vq import Coded
 from phibe.experiments.figure_features import embedded
 from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, committed_weights, record
@@ -25,8 +26,10 @@ from phibe.metrics import open_i3d
 from phibe.metrics.frechet import Features
 from phibe.systems.figures import RATE
 from phibe.training import FitConfig
+from phibe.trajectories import Trajectories
 
-MEASURED, FILMS = "measured.json", "films.safetensors"
+MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safetensors"
+FREE = {"evaluations": 0.0, "milliseconds": 0.0}
 BOUND = "codec"
 """The row of what the codec makes of the true frames: no method that is decoded can be better."""
 
@@ -37,12 +40,13 @@ class Config:
     films. The last share `test` of the persons is for the test, the share `validation` before them chooses weights.
 
     A VQ codec of size `codec` is trained on pieces of `codec_pieces` (length, stride) frames, all also mirrored if
-    `mirrored`. On its latents a `network` is trained for each objective of `conditioned`, told the latents of the frame
-    before, and of `augmented`, whose state holds its own velocity, and one for PFI and MCVD each, all with the same
-    `training`; with `time` the velocities know the time since the beginning of a clip. From `context` frames of
-    `starts` test clips all go on for `horizon` frames, flows by each of `integrators` (method, substeps), stochastic
-    methods also with `samples` futures of the first `few` clips. `features` are 'figures' or the path of I3D weights.
-    Of `shown` clips every `every`-th frame is kept, and with `kept` the weights.
+    `mirrored`; unless `checkpoint` is that of one in the layout of taming-transformers. On its latents a `network` is
+    trained for each objective of `conditioned`, told the latents of the frame before, and of `augmented`, whose state
+    holds its own velocity, and one for PFI and MCVD each, all with the same `training`; with `time` the velocities know
+    the time since the beginning of a clip. From `context` frames of `starts` test clips all go on for `horizon` frames,
+    flows by each of `integrators` (method, substeps), stochastic methods also with `samples` futures of the first `few`
+    clips. `features` are 'figures' or the path of I3D weights. Of `shown` clips every `every`-th frame is kept, and
+    with `kept` the weights.
     """
 
     data: str = FIGURES
@@ -51,6 +55,7 @@ class Config:
     validation: float = 0.05
     test: float = 0.1
     codec: dict[str, Any] = field(default_factory=lambda: {"channels": 32, "blocks": 1, "latent": 4, "codes": 2048})
+    checkpoint: str = ""
     codec_training: FitConfig = field(
         default_factory=lambda: FitConfig(
             steps=8000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
@@ -70,14 +75,14 @@ class Config:
     time: bool = False
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=3000, batch=64, learning_rate=1e-3, warmup=100, evaluate_every=250, checkpoint_every=250
+            steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
         )
     )
     context: int = 10
     horizon: int = 30
     integrators: tuple[tuple[str, int], ...] = (("euler", 1), ("rk4", 1))
     starts: int = 64
-    few: int = 16
+    few: int = 12
     samples: int = 10
     features: str = FIGURES
     shown: int = 3
@@ -119,7 +124,7 @@ CONFIGS = {
         codec={"channels": 128, "blocks": 2, "latent": 4, "codes": 16384},
         codec_training=FitConfig(steps=200_000, batch=64, learning_rate=2e-4, evaluate_every=5000),
         augmented=("phibe", "symmetric", "regression"),
-        network={"name": "unet", "channels": 192, "multipliers": [1, 2, 2], "blocks": 4, "padding": "zeros"},
+        network={"name": "transformer", "width": 768, "depth": 13, "heads": 8},
         time=True,
         training=FitConfig(steps=400_000, batch=128, learning_rate=2e-4, ema=0.999, evaluate_every=5000),
         starts=256,
@@ -145,8 +150,9 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
     prepare(config, fits)
     names = [*methods(config), BOUND]
     run_all([partial(work, name, config=config, fits=fits) for name in names], workers=config.workers)
-    results: dict[str, Any] = {"about": describe(config, fits), "methods": {}}
-    weights = {f"codec.{key}": _half(value) for key, value in load_file(fits / "codec" / WEIGHTS).items()}
+    codec, *latents = opened(config, fits)
+    results: dict[str, Any] = {"about": describe(codec, *latents, config=config, fits=fits), "methods": {}}
+    weights = {f"codec.{key}": _half(value) for key, value in codec.state_dict().items()}
     for name in names:
         folder = fits / name
         results["methods"] |= json.loads((folder / MEASURED).read_text("utf8"))["results"]
@@ -156,20 +162,18 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
     return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("films.")}
 
 
-WEIGHTS = "weights.safetensors"
-
-
 def _half(tensor: Tensor) -> Tensor:
     return tensor.half() if tensor.is_floating_point() and tensor.numel() > 1 else tensor
 
 
-def describe(config: Config, fits: Path) -> dict[str, Any]:
+def describe(
+    codec: Coded, train: Trajectories, validation: Trajectories, *, config: Config, fits: Path
+) -> dict[str, Any]:
     """What was trained on and tested with, and how large all is."""
-    codec, train, validation = opened(fits)
     test = read_clips(fits / "test.npz")
     return {
-        "training_frames": _observations(train),
-        "validation_frames": _observations(validation),
+        "training_frames": int(train._observed().sum()),
+        "validation_frames": int(validation._observed().sum()),
         "test_clips": list(test.names),
         "codec_parameters": sum(p.numel() for p in codec.parameters()),
         "codec_usage": codec.codebook.usage(),
@@ -179,28 +183,27 @@ def describe(config: Config, fits: Path) -> dict[str, Any]:
     }
 
 
-def _observations(data: Any) -> int:
-    return int(data._observed().sum())
-
-
 def work(name: str, *, config: Config, fits: Path) -> None:
-    """Train one method, roll it out, and leave its measures and films in its folder."""
+    """Train one method, roll it out, and leave its measures and films in its folder.
+
+    Beside persistence, whose last frame has gone through the codec as all that is generated, is that frame itself.
+    """
     folder, settings = fits / name, json.loads(json.dumps(asdict(config)))
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
-    codec, train, validation = opened(fits)
+    codec, train, validation = opened(config, fits)
     judge = Judge(read_clips(fits / "test.npz"), codec, feature_network(config), config)
     results, films = {}, {}
     if name == BOUND:
         made = judge.rebuilt[:, config.context :]
-        results[BOUND], films = judge.measure(made), {BOUND: made, "truth": judge.films}
+        results[BOUND], films = judge.measure(made) | FREE, {BOUND: made, "truth": judge.films}
     else:
         model = learn(name, train, validation, config=config, out=folder)
         for label, roll in rolls(name, model, config).items():
             results[label], films[label] = judge.judge(roll)
     if name == "persistence":
         last = judge.films[:, config.context - 1 : config.context].expand_as(judge.films[:, config.context :])
-        results["last frame"] = judge.measure(last)
+        results["last frame"] = judge.measure(last) | FREE
     with replacing(folder / FILMS) as partial_file:
         save_file({label: _bytes(film, config) for label, film in films.items()}, partial_file)
     write_json(folder / MEASURED, {"config": settings, "results": results})

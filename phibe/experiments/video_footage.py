@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from phibe.clips import Clips, read_clips
-from phibe.codecs import VQCodec
+from phibe.codecs import VQCodec, open_taming
+from phibe.codecs.vq import Coded
 from phibe.experiments.report import MissingData
 from phibe.files import write_json
 from phibe.kth import read_kth
@@ -24,8 +25,8 @@ from phibe.trajectories import Trajectories
 FIGURES = "figures"
 SIDES = ("train", "validation", "test")
 ABOUT = (
-    *("data", "figures", "length", "validation", "test", "codec", "codec_training", "codec_pieces", "mirrored"),
-    *("starts", "context", "horizon", "seed"),
+    *("data", "figures", "length", "validation", "test", "codec", "checkpoint", "codec_training"),
+    *("codec_pieces", "mirrored", "starts", "context", "horizon", "seed"),
 )
 """What codec, latents and test clips depend on."""
 
@@ -80,15 +81,19 @@ def prepare(config: Any, fits: Path) -> None:
         return
     sides = split(footage(config), validation=config.validation, test=config.test)
     test = choose(sides["test"], config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        fresh = VQCodec(**config.codec)
-    train, held = (_frames(sides[side], config) for side in SIDES[:2])
-    codec = fit_vq(train, fresh, config=config.codec_training, out=fits / "codec", held_out=held)
+    codec: Coded = open_taming(config.checkpoint) if config.checkpoint else _trained(sides, config, fits)
     for side in SIDES[:2]:
         encode(codec, sides[side], mirrored=config.mirrored).save(fits / f"{side}.npz")
     test.save(fits / "test.npz")
     write_json(fits / "footage.json", settings)
+
+
+def _trained(sides: dict[str, Clips], config: Any, fits: Path) -> VQCodec:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        fresh = VQCodec(**config.codec)
+    train, held = (_frames(sides[side], config) for side in SIDES[:2])
+    return fit_vq(train, fresh, config=config.codec_training, out=fits / "codec", held_out=held)
 
 
 def choose(clips: Clips, config: Any) -> Clips:
@@ -112,7 +117,7 @@ def _frames(clips: Clips, config: Any) -> Trajectories:
     return Trajectories(torch.cat([pieces.states, pieces.states.flip(-1)]), pieces.times)
 
 
-def encode(codec: VQCodec, clips: Clips, *, mirrored: bool, length: int = 40) -> Trajectories:
+def encode(codec: Coded, clips: Clips, *, mirrored: bool, length: int = 40) -> Trajectories:
     """Latents before rounding, in paths of `length` frames or less, at the times of their clips; and of the mirrored
     films, as though each person had also gone the other way."""
     parts: list[Tensor] = []
@@ -129,7 +134,8 @@ def encode(codec: VQCodec, clips: Clips, *, mirrored: bool, length: int = 40) ->
     return Trajectories(pad_sequence(parts, batch_first=True), index / clips.rate, lengths)
 
 
-def opened(fits: Path) -> tuple[VQCodec, Trajectories, Trajectories]:
+def opened(config: Any, fits: Path) -> tuple[Coded, Trajectories, Trajectories]:
     """The codec, and the latents to train on and to validate with, as `prepare` left them."""
     train, validation = (Trajectories.open(fits / f"{side}.npz") for side in SIDES[:2])
-    return open_vq(fits / "codec"), train, validation
+    codec: Coded = open_taming(config.checkpoint) if config.checkpoint else open_vq(fits / "codec")
+    return codec, train, validation

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phibe.clips import Clips
-from phibe.codecs import VQCodec
+from phibe.codecs.vq import Coded
 from phibe.experiments.video_methods import Roll
 from phibe.metrics import background, diversity, frechet_distance, gait, mse, position_drift, score, silhouette, ssim
 from phibe.metrics.frechet import Features
@@ -20,13 +20,15 @@ from phibe.metrics.frechet import Features
 class Judge:
     """Test clips (clip, time, 1, 64, 64), of which methods see the latents of the first `context` frames."""
 
-    def __init__(self, clips: Clips, codec: VQCodec, features: Features, config: Any):
+    def __init__(self, clips: Clips, codec: Coded, features: Features, config: Any):
         self.clips, self.codec, self.features, self.config = clips, codec, features, config
         data = clips.trajectories(config.context + config.horizon)
         self.films, self.times = data.states, data.times
+        self.few = min(config.few, len(self.films))
         self.latents = codec.encode_paths(self.films)
         self.rebuilt = codec.decode_paths(self.latents)
         self.behind = background(self.films)
+        self.detail = (self.films - self.rebuilt)[:, : config.context].mean(1, keepdim=True)
 
     @property
     def history(self) -> Tensor:
@@ -42,36 +44,35 @@ class Judge:
         return self.codec.decode_paths(roll.frames(history, self.lead)[:, 1:])
 
     def judge(self, roll: Roll) -> tuple[dict[str, Any], Tensor]:
-        """All measures of a method, and its films.
-
-        A stochastic one has `samples` futures of the first `few` clips; `best` are the scores of the best of them for
-        each clip and measure, `few` those of a single one of the same clips.
-        """
+        """All measures of a method, and its films; of a stochastic one also `samples` futures of the first `few` clips
+        are drawn."""
         began = time.perf_counter()
         latents = roll.frames(self.history, self.lead)[:, 1:]
         seconds = time.perf_counter() - began
-        made, few = self.codec.decode_paths(latents), self.config.few
-        drawn = None
+        made, few, drawn = self.codec.decode_paths(latents), self.few, None
         if roll.random:
             again = self.film(roll, self.history[:few].repeat(self.config.samples - 1, 1, 1, 1, 1))
             drawn = torch.cat([made[None, :few], again.unflatten(0, (-1, few))])
-        found = self.measure(made) | {
-            "best": score(drawn, self._ahead(self.films)[:few])._asdict() if drawn is not None else None,
-            "diversity": _numbers(diversity(drawn).mean(0)) if drawn is not None else None,
-            "evaluations": roll.evaluations,
-            "milliseconds": 1000 * seconds / made[:, :, 0, 0, 0].numel(),
-        }
-        return found, made
+        cost = {"evaluations": roll.evaluations, "milliseconds": 1000 * seconds / made[:, :, 0, 0, 0].numel()}
+        return self.measure(made, drawn) | cost, made
 
-    def measure(self, made: Tensor) -> dict[str, Any]:
+    def measure(self, made: Tensor, drawn: Tensor | None = None) -> dict[str, Any]:
         """The measures of films (clip, horizon, 1, 64, 64): `standard` ones against the originals, `adjusted` ones
-        against what the codec makes of them; over all frames, and by lead time."""
-        truth, rebuilt, few = self._ahead(self.films), self._ahead(self.rebuilt), self.config.few
+        against what the codec makes of them; over all frames, and by lead time. `detailed` ones are against the
+        originals, after what the codec loses of the context, on average, was added: what stands still needs no codec.
+
+        `few` are the scores of the first clips alone; of several futures `drawn` for them (sample, few, …), `best` are
+        those of the best future for each clip and measure.
+        """
+        truth, rebuilt, few = self._ahead(self.films), self._ahead(self.rebuilt), self.few
         error = mse(made, truth)
         return {
             "standard": score(made, truth)._asdict(),
             "adjusted": score(made, rebuilt)._asdict() if not torch.equal(made, rebuilt) else None,
+            "detailed": score((made + self.detail).clamp(0, 1), truth)._asdict(),
             "few": score(made[:few], truth[:few])._asdict(),
+            "best": score(drawn, truth[:few])._asdict() if drawn is not None else None,
+            "diversity": _numbers(diversity(drawn).mean(0)) if drawn is not None else None,
             "mse": _numbers(error.mean(0)),
             "ssim": _numbers(ssim(made, truth).mean(0)),
             "mse_by_action": self._by_action(error.mean(1)),

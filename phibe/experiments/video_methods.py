@@ -1,7 +1,14 @@
-"""Methods of the video experiment: latent flows of two kinds, PFI and MCVD, and what needs no training."""
+"""Methods of the video experiment: latent flows of two kinds, PFI and MCVD, and what needs no training.
+
+Told the frame before, an objective that looks ahead alone (`regression`) finds f = E[Δ₊z/Δt | z, z₋]: one Euler step a
+frame moves by the mean next increment. A central difference contains the condition: `symmetric` finds (f + Δ₋z/Δt)/2,
+and a frame moves by the mean of that increment and of the one before. With a state that holds its own velocity all of
+this is a Markov process, as the theory wants it.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +26,7 @@ from phibe.integrators import INTEGRATORS
 from phibe.moments import typical_step
 from phibe.networks import Network, Normalised, build
 from phibe.training.conditioned import ConditionedFlow, ConditionedTask
-from phibe.training.loop import train
+from phibe.training.loop import Diverged, train
 from phibe.training.runs import Fitted
 from phibe.training.tasks import Task, VelocityTask
 from phibe.trajectories import Trajectories
@@ -78,7 +85,8 @@ def in_units(network: Network, data: Trajectories) -> Normalised:
 
 
 def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any, out: Path) -> Any:
-    """The trained method, from its folder if that is there: a flow, or a forecaster."""
+    """The trained method, from its folder if that is there: a flow, or a forecaster. Of a training that diverges, the
+    last good one."""
     if name in UNTRAINED:
         return Persistence(data.state_shape) if name == UNTRAINED[0] else ConstantVelocity(typical_step(data))
     made = assemble(name, data.state_shape, config)
@@ -90,7 +98,11 @@ def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any,
             data, held_out = augment(data), augment(held_out)
         task = (VelocityTask if kind == AUGMENTED else ConditionedTask)(in_units(made, data), objective)
     training = replace(config.training, seed=config.seed)
-    return train(data, task, config=training, held_out=held_out, out=out, progress=False)
+    try:
+        return train(data, task, config=training, held_out=held_out, out=out, progress=False)
+    except Diverged as error:
+        warnings.warn(f"{name}: {error}", stacklevel=2)
+        return error.flow
 
 
 def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], step: float, config: Any) -> Any:
@@ -144,7 +156,8 @@ def carry(
     if isinstance(model, ConditionedFlow):
         mean, scale = (getattr(model.network, part).abs() for part in ("mean", "scale"))
         bound = float((mean + FAR * scale).max())
-        return model.generate(history, times, method=method, substeps=substeps, bound=bound).states
+        options: dict[str, Any] = {"method": method, "substeps": substeps, "bound": bound}
+        return model.generate(history, times, delayed=True, **options).states
     assert isinstance(model.velocity, Fitted) and model.step is not None
     inside = model.velocity.network
     near = Flow(lambda x, t: inside(_clamped(x, inside), t))

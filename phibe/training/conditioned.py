@@ -30,19 +30,28 @@ from phibe.trajectories import Trajectories
 
 @dataclass(frozen=True)
 class ConditionedFlow:
-    """dx/dt = v(x, t | x₋), from data seen every `step`: along each step, x₋ is the state one step before it began."""
+    """dx/dt = v(x, t | x₋), from data seen every `step`: along each step, x₋ is the state one step before it began, or
+    one step before now, if `delayed`. For a single Euler step both are the same."""
 
     network: nn.Module
     step: float
 
     @torch.no_grad()
     def generate(
-        self, history: Tensor, times: Any, *, method: str = "euler", substeps: int = 1, bound: float = math.inf
+        self,
+        history: Tensor,
+        times: Any,
+        *,
+        method: str = "euler",
+        substeps: int = 1,
+        bound: float = math.inf,
+        delayed: bool = False,
     ) -> Trajectories:
         """Trajectories at `times` from the last two of `history` (n, past, *state), the very last being at `times[0]`.
 
         Between two observations, and between any of `times` on the way, `method` takes `substeps` steps. What runs away
-        is shown to the network at ±`bound`.
+        is shown to the network at ±`bound`. If `delayed`, x₋ = x(t − `step`), on the straight line between two
+        observations: x − x₋ is then always what moved in one step, as in the data, and never in more.
         """
         if history.ndim < 3 or history.shape[1] < 2:
             raise ValueError(f"`history` must be (n, two states or more, *state); got {tuple(history.shape)}.")
@@ -54,15 +63,23 @@ class ConditionedFlow:
             asked = times[(times > begin + 1e-6 * self.step) & (times < begin + (1 + 1e-6) * self.step)]
             on_the_way = asked[asked < begin + (1 - 1e-6) * self.step]
             knots = torch.cat([begin[None], on_the_way, begin[None] + self.step])
-            flow = Flow(partial(self.velocity, before=before, bound=bound))
+            behind = partial(_between, before, x, begin=float(begin), step=self.step) if delayed else before
+            flow = Flow(partial(self.velocity, before=behind, bound=bound))
             path = flow.generate(x, knots, method=method, substeps=substeps).states
             made.append(path[:, 1 : 1 + len(asked)])
             before, x = x, path[:, -1]
         return Trajectories(torch.cat(made, dim=1), times)
 
-    def velocity(self, x: Tensor, t: Tensor, *, before: Tensor, bound: float = math.inf) -> Tensor:
-        """v(x, t | x₋), (n, *state)."""
+    def velocity(self, x: Tensor, t: Tensor, *, before: Any, bound: float = math.inf) -> Tensor:
+        """v(x, t | x₋), (n, *state); x₋ is a state, or a function of time."""
+        before = before(t) if callable(before) else before
         return self.network(x.clamp(-bound, bound), t, **given(self.network, before.clamp(-bound, bound)))
+
+
+def _between(first: Tensor, second: Tensor, t: Tensor, *, begin: float, step: float) -> Tensor:
+    """On the straight line from the first state, at `begin`, to the second, a `step` later; t (n,)."""
+    share = (t - begin) / step
+    return torch.lerp(first, second, share.reshape(-1, *[1] * (first.ndim - 1)))
 
 
 def given(network: nn.Module, before: Tensor) -> dict[str, Tensor]:
