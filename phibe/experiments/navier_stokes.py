@@ -139,15 +139,23 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
     )
     for pairs in (trained, mixed):  # a mixture needs what it is made of
         run_all([partial(work, *pair, config=config, fits=fits) for pair in pairs], workers=config.workers)
-    results: dict[str, Any] = {"system": describe(config, fits)}
+    results: dict[str, Any] = {"system": describe(config, fits), "training": {}}
     weights = {"fields": shown(config, fits).half()}
     for interval, name in (*trained, *mixed):
-        folder = fits / f"{interval:g}" / name
-        results.setdefault(f"{interval:g}", {}).update(json.loads((folder / MEASURED).read_text("utf8"))["results"])
+        folder, key = fits / f"{interval:g}" / name, f"{interval:g}"
+        results.setdefault(key, {}).update(json.loads((folder / MEASURED).read_text("utf8"))["results"])
+        if (folder / "metrics.jsonl").exists():
+            results["training"].setdefault(key, {})[name] = _training(folder)
         if (folder / "weights.safetensors").exists():
             tensors = load_file(folder / "weights.safetensors")
-            weights |= {f"{interval:g}.{name}.{key}": _half(value) for key, value in tensors.items()}
+            weights |= {f"{key}.{name}.{part}": _half(value) for part, value in tensors.items()}
     return results, weights
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """Steps, seconds, and the loss on training and on held-out paths at each evaluation."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf8").splitlines()]
+    return {name: [line[name] for line in lines] for name in ("step", "seconds", "train", "held_out")}
 
 
 def _half(tensor: Tensor) -> Tensor:
