@@ -29,7 +29,7 @@ lab: $(READY)  ## open the chapters in JupyterLab: a double click opens one as a
 	@JUPYTER_CONFIG_PATH=$(CURDIR)/.jupyter JUPYTER_PREFER_ENV_PATH=1 \
 	  exec $(BIN)/jupyter lab --notebook-dir=$(LAB_FOLDER) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
 
-artifacts: $(READY)  ## run every experiment at laptop scale and refresh artifacts/
+artifacts: $(READY)  ## run every experiment at laptop scale (hours) and refresh artifacts/
 	$(BIN)/phibe artifacts
 
 bench: $(READY)  ## run the benchmarks; each prints JSON

@@ -61,7 +61,9 @@ def _preset(arguments: list[str]) -> str:
 
 
 def artifacts(arguments: list[str]) -> None:
-    Options("artifacts", "Run every experiment at laptop scale and renew artifacts/.", "").parse(arguments)
+    Options(
+        "artifacts", "Run every experiment at laptop scale, which takes some hours, and renew artifacts/.", ""
+    ).parse(arguments)
     for name, module in EXPERIMENTS.items():
         out = Path("runs") / name / "laptop"
         try:

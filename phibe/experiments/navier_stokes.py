@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
-from phibe.baselines.training import ForecastTask
+from phibe.experiments.fields import judge, learn, methods, mix, mixtures, restore
 from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, committed_weights, record
 from phibe.experiments.rollouts import Rollouts
 from phibe.files import write_json
-from phibe.flow import Flow
-from phibe.integrators import INTEGRATORS
 from phibe.metrics import energy_spectrum, enstrophy_spectrum
-from phibe.networks import Normalised, UNet
 from phibe.systems.navier_stokes import NavierStokes
 from phibe.systems.shards import generate
 from phibe.training import FitConfig, open_data
-from phibe.training.conditioned import ConditionedFlow, ConditionedTask
-from phibe.training.loop import train
-from phibe.training.runs import Fitted
-from phibe.training.shifts import Shifted
-from phibe.training.tasks import Task, VelocityTask
 from phibe.trajectories import Trajectories
 
 
@@ -42,7 +33,8 @@ class Config:
     `conditioned`, and one for each baseline, all with the same `training` on fields moved to random places. What was
     trained goes on from `starts` test fields, a time `every` apart, over `horizon`, and from the first `few` over
     `frames` frames; flows by each of `integrators` (method, substeps), stochastic methods with `members` draws from
-    those few. The first `shown` films are kept.
+    those few. `leaning` and `stirred` are shares of the drift that `symmetric` leans to, the latter with the noise that
+    belongs to it. The first `shown` films are kept.
     """
 
     solver_grid: int = 128
@@ -54,7 +46,9 @@ class Config:
     held_out: float = 0.2
     intervals: tuple[float, ...] = (0.1, 0.5)
     objectives: tuple[str, ...] = ("symmetric", "regression", "phibe")
-    conditioned: tuple[str, ...] = ("regression",)
+    conditioned: tuple[str, ...] = ()
+    leaning: tuple[float, ...] = (0.1,)
+    stirred: tuple[float, ...] = (0.3,)
     pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
     mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
     network: dict[str, Any] = field(
@@ -91,7 +85,7 @@ CONFIGS = {
         paths=5,
         duration=2.0,
         spin_up=1.0,
-        objectives=("phibe", "symmetric"),
+        conditioned=("regression",),
         pfi={"steps": 3},
         mcvd={"past": 1, "frames": 2, "steps": 3},
         network={"channels": 4, "multipliers": [1, 2], "blocks": 1, "patch": 2},
@@ -113,6 +107,7 @@ CONFIGS = {
         dt=0.01,
         paths=1000,
         spin_up=50.0,
+        conditioned=("regression",),
         pfi={"sigma": 1.0, "steps": 500},
         mcvd={"past": 10, "frames": 5, "steps": 100},
         network={"channels": 128, "multipliers": [1, 2, 2, 2], "blocks": 2},
@@ -139,17 +134,28 @@ def run(preset: str = "laptop", *, out: Path | None = None, config: Config | Non
 
 def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     observe(config, fits)
-    pairs = [(interval, name) for name in methods(config) for interval in config.intervals]
-    run_all([partial(work, *pair, config=config, fits=fits) for pair in pairs], workers=config.workers)
-    results: dict[str, Any] = {"system": describe(config, fits)}
+    trained, mixed = (
+        [(i, name) for name in some for i in config.intervals] for some in (methods(config), mixtures(config))
+    )
+    for pairs in (trained, mixed):  # a mixture needs what it is made of
+        run_all([partial(work, *pair, config=config, fits=fits) for pair in pairs], workers=config.workers)
+    results: dict[str, Any] = {"system": describe(config, fits), "training": {}}
     weights = {"fields": shown(config, fits).half()}
-    for interval, name in pairs:
-        folder = fits / f"{interval:g}" / name
-        results.setdefault(f"{interval:g}", {}).update(json.loads((folder / MEASURED).read_text("utf8"))["results"])
+    for interval, name in (*trained, *mixed):
+        folder, key = fits / f"{interval:g}" / name, f"{interval:g}"
+        results.setdefault(key, {}).update(json.loads((folder / MEASURED).read_text("utf8"))["results"])
+        if (folder / "metrics.jsonl").exists():
+            results["training"].setdefault(key, {})[name] = _training(folder)
         if (folder / "weights.safetensors").exists():
-            trained = load_file(folder / "weights.safetensors")
-            weights |= {f"{interval:g}.{name}.{key}": _half(value) for key, value in trained.items()}
+            tensors = load_file(folder / "weights.safetensors")
+            weights |= {f"{key}.{name}.{part}": _half(value) for part, value in tensors.items()}
     return results, weights
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """Steps, seconds, and the loss on training and on held-out paths at each evaluation."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf8").splitlines()]
+    return {name: [line[name] for line in lines] for name in ("step", "seconds", "train", "held_out")}
 
 
 def _half(tensor: Tensor) -> Tensor:
@@ -208,93 +214,23 @@ def describe(config: Config, fits: Path) -> dict[str, Any]:
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 
-MEASURED, BOUND = "measured.json", 60.0
-EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
-
-
-def methods(config: Config) -> list[str]:
-    """Everything that is compared at an interval."""
-    return [*config.objectives, "pfi", "mcvd", *(f"{name} conditioned" for name in config.conditioned), "persistence"]
+MEASURED = "measured.json"
+OTHERS = ("objectives", "conditioned", "leaning", "stirred", "shown", "workers")
+"""Settings that say which methods there are, and nothing of any one of them."""
 
 
 def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     """Train one method at one interval, roll it out, and leave what was measured in its folder."""
     folder = fits / f"{interval:g}" / name
-    settings = json.loads(json.dumps(asdict(config)))
+    settings = {k: v for k, v in json.loads(json.dumps(asdict(config))).items() if k not in OTHERS}
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
     seen, test = seen_at(interval, config, fits)
-    model, rollouts = learn(name, seen, config=config, out=folder), Rollouts(test, config)
+    learnt = mix if name in mixtures(config) else learn
+    model, rollouts = learnt(name, seen, config=config, out=folder), Rollouts(test, config)
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
-
-
-def assemble(name: str, shape: tuple[int, ...], config: Config) -> Any:
-    """The method before it is trained: a forecaster, or the network of a velocity."""
-    torch.manual_seed(config.seed)
-    if name == "pfi":
-        return PFI(conditional_unet(shape, past=config.pfi.get("past", 1), **config.network), **config.pfi)
-    if name == "mcvd":
-        sizes = {key: config.mcvd[key] for key in ("past", "frames")}
-        return MCVD(conditional_unet(shape, **sizes, **config.network), **config.mcvd)
-    told = shape[0] if name.endswith("conditioned") else 0
-    return UNet(shape, condition_channels=told, time=False, **config.network)
-
-
-def learn(name: str, data: Trajectories, *, config: Config, out: Path) -> Any:
-    """The trained method, from its folder if that is there: a flow, or a forecaster."""
-    if name == "persistence":
-        return Persistence(data.state_shape)
-    model = assemble(name, data.state_shape, config)
-    if isinstance(model, Forecaster):
-        task: Task[Any] = ForecastTask(model)
-    else:
-        objective, *conditioned = name.split()
-        task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
-    training = replace(config.training, seed=config.seed)
-    return train(data, Shifted(task), config=training, out=out, progress=False)
 
 
 def committed_method(name: str, interval: float) -> Any:
     """A method as the laptop run that comes with the project has trained it at that interval."""
-    config, weights, key = CONFIGS["laptop"], committed_weights("navier_stokes"), f"{interval:g}.{name}."
-    shape = (1, config.grid, config.grid)
-    if name == "persistence":
-        return Persistence(shape)
-    model = assemble(name, shape, config)
-    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
-    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
-
-
-def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
-    """What each way of rolling a method out is worth, by its label."""
-    if name in ("pfi", "mcvd", "persistence"):
-        generator = torch.Generator().manual_seed(rollouts.config.seed)
-        return {
-            name: rollouts.judge(
-                partial(draw, model, generator=generator), evaluations=model.evaluations, random=name != "persistence"
-            )
-        }
-    return {
-        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": rollouts.judge(
-            partial(carry, model, method, substeps), evaluations=EVALUATIONS[method] * substeps
-        )
-        for method, substeps in rollouts.config.integrators
-        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
-    }
-
-
-def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Frames that a forecaster draws."""
-    return model.generate(history, times, generator=generator).states
-
-
-def carry(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
-    """Frames along a flow; a field that runs away is shown to the network at `BOUND` at most."""
-    if isinstance(model, ConditionedFlow):
-        return model.generate(history, times, method=method, substeps=substeps, bound=BOUND).states
-    bounded = Flow(lambda x, t: model.velocity(x.clamp(-BOUND, BOUND), t))
-    return bounded.generate(history[:, -1], times, method=method, substeps=substeps).states
+    return restore(name, interval, config=CONFIGS["laptop"], weights=committed_weights("navier_stokes"))

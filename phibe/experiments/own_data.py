@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,17 +41,22 @@ SYSTEMS: dict[str, tuple[Callable[[], Any], float]] = {
 @dataclass(frozen=True)
 class Config:
     """`paths` of each system at `times` equally spaced times, of which every other one is fitted; `classes` as in
-    `phibe fit --network`, each trained for `steps` if it is a network (None: by the data)."""
+    `phibe fit --network`, each trained for `steps` if it is a network (None: by the data).
+
+    All of it `repeats` times, with the seeds from `seed` on. These begin after 0, on which the rule was made that picks
+    the size of a basis.
+    """
 
     paths: int = 500
     times: int = 101
     classes: tuple[str, ...] = ("auto", "affine", "mlp")
     steps: int | None = None
-    seed: int = 0
+    repeats: int = 5
+    seed: int = 1
 
 
 CONFIGS = {
-    "smoke": Config(paths=60, times=21, classes=("auto", "mlp"), steps=10),
+    "smoke": Config(paths=60, times=21, classes=("auto", "mlp"), steps=10, repeats=2),
     "laptop": Config(),
     "paper": Config(paths=5000, steps=20_000),
 }
@@ -76,28 +80,34 @@ def observe(name: str, config: Config, *, seed: int) -> Trajectories:
 
 
 def measure(name: str, config: Config) -> dict[str, Any]:
-    """For each class: what was chosen, the sliced W₂ to a fresh set at the times left out, and its ratio to the floor.
+    """For each class: what was chosen, its distance to fresh paths at the times left out, and how many times the floor.
 
-    The floor is the distance of the observed paths themselves from the fresh set: an exact flow reaches it. `still` is
-    that of the starts, which stay where they are.
+    Distances are sliced W₂, root mean square over all pairs of a repetition and a set of fresh paths: those of a single
+    pair of sets differ by a factor of two from draw to draw. The floor is that of the observed paths themselves, which
+    an exact flow reaches; `still` is that of the starts, which stay where they are.
     """
-    data, fresh = observe(name, config, seed=config.seed), observe(name, config, seed=config.seed + 1000)
+    seeds = range(config.seed, config.seed + config.repeats)
+    observed, fresh = ([observe(name, config, seed=seed + more) for seed in seeds] for more in (0, 1000))
     left_out = torch.arange(1, config.times, 2)
 
-    def distances(states: Tensor) -> list[float]:
-        return [sliced_w2(states[:, i], fresh.states[:, i]) for i in left_out]
+    def squares(states: Tensor) -> Tensor:
+        """W₂² to each fresh set at each time left out, (set, time)."""
+        return torch.tensor([[sliced_w2(states[:, i], one.states[:, i]) ** 2 for i in left_out] for one in fresh])
 
-    still = data.states[:, :1].expand_as(data.states)
-    found: dict[str, Any] = {"times": data.times[left_out].tolist(), "floor": distances(data.states)}
-    found["still"] = ratio(distances(still), found["floor"])
+    floor = torch.stack([squares(data.states) for data in observed])
+    still = torch.stack([squares(data.states[:, :1].expand_as(data.states)) for data in observed])
+    found: dict[str, Any] = {"times": observed[0].times[left_out].tolist(), "floor": _root(floor, (0, 1)).tolist()}
+    found["still"] = compare(still, floor)
     for kind in config.classes:
-        start = time.perf_counter()
-        plan = make_plan(data.coarsen(2), kind, settings={"steps": config.steps} if config.steps else {})
-        flow = carry_out(plan, data.coarsen(2), out=None, progress=False)
-        seconds = time.perf_counter() - start
-        there = distances(carried(flow, data).states)
-        chosen = {choice.what: choice.value for choice in plan.choices}
-        found[kind] = {"chosen": chosen, "distances": there, "ratio": ratio(there, found["floor"]), "seconds": seconds}
+        chosen, made, seconds = [], [], []
+        for data in observed:
+            began, seen = time.perf_counter(), data.coarsen(2)
+            plan = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
+            flow = carry_out(plan, seen, out=None, progress=False)
+            seconds.append(time.perf_counter() - began)
+            chosen.append({choice.what: choice.value for choice in plan.choices})
+            made.append(squares(carried(flow, data).states))
+        found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(made), floor)}
     return found
 
 
@@ -106,6 +116,15 @@ def carried(flow: Flow, data: Trajectories) -> Trajectories:
     return flow.generate(data.states[:, 0], data.times, method="rk4")
 
 
-def ratio(distances: list[float], floor: list[float]) -> float:
-    """Root mean square over the times, in units of that of the floor."""
-    return math.sqrt(sum(d * d for d in distances) / sum(f * f for f in floor))
+def compare(squares: Tensor, floor: Tensor) -> dict[str, Any]:
+    """Squared distances (repetition, fresh set, time) in units of the floor's: over all times, `worst` at any of them,
+    and over all times for `each` repetition alone."""
+    at_times = (_root(squares, (0, 1)) / _root(floor, (0, 1))).tolist()
+    each = (_root(squares, (1, 2)) / _root(floor, (0, 1, 2))).tolist()
+    ratio = float(_root(squares, (0, 1, 2)) / _root(floor, (0, 1, 2)))
+    return {"ratio": ratio, "worst": max(at_times), "at_times": at_times, "each": each}
+
+
+def _root(squares: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Root mean square."""
+    return squares.mean(over).sqrt()

@@ -1,0 +1,97 @@
+"""Between a flow and its SDE: one family of processes, all of them with the same marginals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phibe.calculus import Velocity
+from phibe.flow import Flow
+from phibe.moments import typical_step
+from phibe.trajectories import Trajectories
+
+Noise = Callable[[Tensor, float, torch.Generator | None], Tensor]
+"""`noise(x, h, generator)`: what the noise adds to states (n, *state) in a time h."""
+
+ENOUGH = 512
+"""Transitions from which the spectrum of a noise is taken."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """dx = [v + θ(b − v)]dt + √θ dW, W having the covariance Σ of the SDE, with the share θ from 0 to 1.
+
+    θ = 0 is the flow and θ = 1 the SDE. As b − v = ½∇·Σ + ½Σ∇log ρ, what the drift gathers the noise spreads again, and
+    ρ_t is the same for all θ. A flow at rest has nothing that leads an error back to where the data is; a little of the
+    drift does. Without `noise` the drift's part is no longer balanced: a *leaning* flow, whose law is too narrow.
+    """
+
+    velocity: Velocity
+    drift: Velocity
+    share: float
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"`share` must be from 0 (the flow) to 1 (the SDE); got {self.share}.")
+
+    @torch.no_grad()
+    def generate(
+        self,
+        x0: Tensor,
+        times: Any,
+        *,
+        method: str = "rk4",
+        substeps: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Trajectories:
+        """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, and after each
+        the noise of its duration. A new draw at each call."""
+        times = torch.as_tensor(times, dtype=torch.float64)
+        flow, x, made = Flow(self.leaning), x0, [x0]
+        for start, end in pairwise(times):
+            for t in torch.linspace(float(start), float(end), substeps + 1, dtype=torch.float64).unfold(0, 2, 1):
+                x = flow.generate(x, t, method=method, substeps=1).states[:, -1]
+                if self.noise is not None:
+                    x = x + math.sqrt(self.share) * self.noise(x, float(t[1] - t[0]), generator)
+            made.append(x)
+        return Trajectories(torch.stack(made, dim=1), times.to(x0.device))
+
+    def leaning(self, x: Tensor, t: Tensor) -> Tensor:
+        """v + θ(b − v), (n, *state)."""
+        return torch.lerp(self.velocity(x, t), self.drift(x, t), self.share)
+
+
+@dataclass(frozen=True)
+class FieldNoise:
+    """Gaussian fields that are alike at all places of a torus: `power` (channels, height, width//2 + 1) is E|f̂(k)|² per
+    pixel of what is added in one `step`; in another time h, h/step times as much."""
+
+    power: Tensor
+    step: float
+
+    @classmethod
+    @torch.no_grad()
+    def of_residuals(cls, drift: Velocity, data: Trajectories) -> FieldNoise:
+        """What a drift leaves unexplained in steps of periodic fields (channels, height, width): x′ − x − Δt b(x)."""
+        if len(data.state_shape) != 3:
+            raise ValueError(f"Fields (channels, height, width) are needed; got states {data.state_shape}.")
+        pairs = data[:: max(1, len(data) // 32)].pairs()
+        chosen = torch.arange(0, len(pairs.x), max(1, len(pairs.x) // ENOUGH))
+        power = torch.zeros(())
+        for some in chosen.split(32):
+            x, t, dx, dt = (part[some] for part in pairs)
+            left = dx - dt.to(x.dtype)[:, None, None, None] * drift(x, t)
+            power = power + torch.fft.rfft2(left, norm="ortho").abs().square().sum(0) / len(chosen)
+        return cls(power, typical_step(data))
+
+    def __call__(self, x: Tensor, h: float, generator: torch.Generator | None) -> Tensor:
+        white = torch.randn(x.shape, dtype=x.dtype, generator=generator).to(x.device)
+        shaped = torch.fft.rfft2(white, norm="ortho") * (self.power * abs(h) / self.step).sqrt()
+        return torch.fft.irfft2(shaped, s=x.shape[-2:], norm="ortho")

@@ -1,0 +1,133 @@
+"""Methods on fields: flows, mixtures and forecasters on one U-Net, trained alike, rolled out and judged alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
+from phibe.baselines.training import ForecastTask
+from phibe.between import Between, FieldNoise
+from phibe.experiments.rollouts import Rollouts
+from phibe.flow import Flow
+from phibe.integrators import INTEGRATORS
+from phibe.networks import Normalised, UNet
+from phibe.training.checkpoints import save_tensors
+from phibe.training.conditioned import ConditionedFlow, ConditionedTask
+from phibe.training.loop import train
+from phibe.training.runs import Fitted
+from phibe.training.shifts import Shifted
+from phibe.training.tasks import Task, VelocityTask
+from phibe.trajectories import Trajectories
+
+BOUND = 60.0
+"""What a network is shown at most of a field that runs away."""
+
+EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
+
+
+def methods(config: Any) -> list[str]:
+    """Everything that is compared at an interval."""
+    return [*config.objectives, "pfi", "mcvd", *(f"{name} conditioned" for name in config.conditioned), "persistence"]
+
+
+def mixtures(config: Any) -> list[str]:
+    """What is put together from two of them."""
+    return [*(f"leaning {share:g}" for share in config.leaning), *(f"stirred {share:g}" for share in config.stirred)]
+
+
+def assemble(name: str, shape: tuple[int, ...], config: Any) -> Any:
+    """The method before it is trained: a forecaster, or the network of a velocity."""
+    torch.manual_seed(config.seed)
+    if name == "pfi":
+        return PFI(conditional_unet(shape, past=config.pfi.get("past", 1), **config.network), **config.pfi)
+    if name == "mcvd":
+        sizes = {key: config.mcvd[key] for key in ("past", "frames")}
+        return MCVD(conditional_unet(shape, **sizes, **config.network), **config.mcvd)
+    told = shape[0] if name.endswith("conditioned") else 0
+    return UNet(shape, condition_channels=told, time=False, **config.network)
+
+
+def learn(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
+    """The trained method, from its folder if that is there: a flow, or a forecaster."""
+    if name == "persistence":
+        return Persistence(data.state_shape)
+    model = assemble(name, data.state_shape, config)
+    if isinstance(model, Forecaster):
+        task: Task[Any] = ForecastTask(model)
+    else:
+        objective, *conditioned = name.split()
+        task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
+    training = replace(config.training, seed=config.seed)
+    return train(data, Shifted(task), config=training, out=out, progress=False)
+
+
+def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Between:
+    """`symmetric` with a share of the drift that `regression` has found, and with its noise if it is to be stirred."""
+    kind, share = name.split()
+    flow, drift = (learn(part, data, config=config, out=out.parent / part) for part in ("symmetric", "regression"))
+    noise = FieldNoise.of_residuals(drift.velocity, data) if kind == "stirred" else None
+    if noise:
+        save_tensors(out / "weights.safetensors", {"power": noise.power})
+    return Between(flow.velocity, drift.velocity, float(share), noise)
+
+
+def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tensor]) -> Any:
+    """A method as a run has left it, from the `weights` of all its methods at all intervals."""
+    shape, key = (1, config.grid, config.grid), f"{interval:g}.{name}."
+    if name == "persistence":
+        return Persistence(shape)
+    if name in mixtures(config):
+        parts = (restore(part, interval, config=config, weights=weights) for part in ("symmetric", "regression"))
+        flow, drift = (part.velocity for part in parts)
+        power = weights.get(f"{key}power")
+        noise = None if power is None else FieldNoise(power.float(), interval)
+        return Between(flow, drift, float(name.split()[1]), noise)
+    model = assemble(name, shape, config)
+    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
+    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
+
+
+def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
+    """What each way of rolling a method out is worth, by its label."""
+    generator = torch.Generator().manual_seed(rollouts.config.seed)
+    if isinstance(model, Between):
+        roll, random = partial(stir, model, generator=generator), model.noise is not None
+        return {f"{name}, rk4": rollouts.judge(roll, evaluations=2 * EVALUATIONS["rk4"], random=random)}
+    if name in ("pfi", "mcvd", "persistence"):
+        roll, random = partial(draw, model, generator=generator), name != "persistence"
+        return {name: rollouts.judge(roll, evaluations=model.evaluations, random=random)}
+    return {
+        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": rollouts.judge(
+            partial(carry, model, method, substeps), evaluations=EVALUATIONS[method] * substeps
+        )
+        for method, substeps in rollouts.config.integrators
+        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
+    }
+
+
+def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Frames that a forecaster draws."""
+    return model.generate(history, times, generator=generator).states
+
+
+def stir(model: Between, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Frames between a flow and its SDE."""
+    return model.generate(history[:, -1], times, generator=generator).states
+
+
+def carry(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
+    """Frames along a flow; a field that runs away is shown to the network at `BOUND` at most."""
+    if isinstance(model, ConditionedFlow):
+        return model.generate(history, times, method=method, substeps=substeps, bound=BOUND).states
+    bounded = Flow(lambda x, t: model.velocity(x.clamp(-BOUND, BOUND), t))
+    return bounded.generate(history[:, -1], times, method=method, substeps=substeps).states
