@@ -72,6 +72,11 @@ class ForecastTask(Generic[Kind]):
     def width(self) -> int:
         return self.model.width
 
+    @property
+    def place(self) -> int:
+        """The last frame that is seen."""
+        return self.model.past - 1
+
     def loss(self, typical: Trajectories, config: FitConfig) -> ForecastLoss:
         model = copy.deepcopy(self.model).to(typical.states.device, PRECISIONS[config.precision])
         if config.normalise:

@@ -27,6 +27,7 @@ from phibe.moments import typical_step
 from phibe.networks import Network, Normalised, build
 from phibe.training.conditioned import ConditionedFlow, ConditionedTask
 from phibe.training.loop import Diverged, train
+from phibe.training.nudges import Nudged, Placed
 from phibe.training.runs import Fitted
 from phibe.training.tasks import Task, VelocityTask
 from phibe.trajectories import Trajectories
@@ -91,15 +92,16 @@ def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any,
         return Persistence(data.state_shape) if name == UNTRAINED[0] else ConstantVelocity(typical_step(data))
     made = assemble(name, data.state_shape, config)
     if isinstance(made, Forecaster):
-        task: Task[Any] = ForecastTask(made)
+        task: Placed[Any] = ForecastTask(made)
     else:
         objective, kind = name.split()
         if kind == AUGMENTED:
             data, held_out = augment(data), augment(held_out)
         task = (VelocityTask if kind == AUGMENTED else ConditionedTask)(in_units(made, data), objective)
     training = replace(config.training, seed=config.seed)
+    nudged: Task[Any] = Nudged(task, config.nudge) if config.nudge else task
     try:
-        return train(data, task, config=training, held_out=held_out, out=out, progress=False)
+        return train(data, nudged, config=training, held_out=held_out, out=out, progress=False)
     except Diverged as error:
         warnings.warn(f"{name}: {error}", stacklevel=2)
         return error.flow

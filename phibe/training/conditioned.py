@@ -120,6 +120,11 @@ class ConditionedTask(VelocityTask):
             raise ValueError("`stratonovich` speaks of two places at once: take 'phibe', 'symmetric' or 'regression'.")
         return max(3, find_objective(self.name).width + (find_objective(self.name).place == 0))
 
+    @property
+    def place(self) -> int:
+        objective = find_objective(self.name)
+        return self.width - objective.width + objective.place
+
     def loss(self, typical: Trajectories, config: FitConfig) -> ConditionedObjective:
         velocity, mixed = self._prepare(typical, config), config.precision == "bf16-mixed"
         return ConditionedObjective(velocity, self.name, balance=config.balance, mixed=mixed)

@@ -51,6 +51,11 @@ class VelocityTask:
     def width(self) -> int:
         return find_objective(self.name).width
 
+    @property
+    def place(self) -> int:
+        """Which of the observations the network is asked at."""
+        return find_objective(self.name).place
+
     def loss(self, typical: Trajectories, config: FitConfig) -> ObjectiveModule:
         options = {"noise": config.noise or estimate_noise(typical)} if self.name == "isotropic" else {}
         velocity, mixed = self._prepare(typical, config), config.precision == "bf16-mixed"
