@@ -43,10 +43,10 @@ class Config:
     `mirrored`; unless `checkpoint` is that of one in the layout of taming-transformers. On its latents a `network` is
     trained for each objective of `conditioned`, told the latents of the frame before, and of `augmented`, whose state
     holds its own velocity, and one for PFI and MCVD each, all with the same `training`; with `time` the velocities know
-    the time since the beginning of a clip, with `nudge` all samples start beside themselves by that many spreads. From `context` frames of `starts` test clips all go on for `horizon` frames,
-    flows by each of `integrators` (method, substeps), stochastic methods also with `samples` futures of the first `few`
-    clips. `features` are 'figures' or the path of I3D weights. Of `shown` clips every `every`-th frame is kept, and
-    with `kept` the weights.
+    the time since the beginning of a clip, with `nudge` all samples start beside themselves by that many spreads. From
+    `context` frames of `starts` test clips all go on for `horizon` frames, flows by each of `integrators` (method,
+    substeps), stochastic methods also with `samples` futures of the first `few` clips. `features` are 'figures' or the
+    path of I3D weights. Of `shown` clips every `every`-th frame is kept, and with `kept` the weights.
     """
 
     data: str = FIGURES
