@@ -51,17 +51,20 @@ class Between:
         substeps: int = 1,
         generator: torch.Generator | None = None,
     ) -> Trajectories:
-        """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, and after each
-        the noise of its duration. A new draw at each call."""
+        """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, half of the noise
+        of its duration before each and half of it after [Strang]; order 2 in law. A new draw at each call."""
         times = torch.as_tensor(times, dtype=torch.float64)
         flow, x, made = Flow(self.leaning), x0, [x0]
         for start, end in pairwise(times):
             for t in torch.linspace(float(start), float(end), substeps + 1, dtype=torch.float64).unfold(0, 2, 1):
-                x = flow.generate(x, t, method=method, substeps=1).states[:, -1]
-                if self.noise is not None:
-                    x = x + math.sqrt(self.share) * self.noise(x, float(t[1] - t[0]), generator)
+                half = float(t[1] - t[0]) / 2
+                x = flow.generate(self._stirred(x, half, generator), t, method=method, substeps=1).states[:, -1]
+                x = self._stirred(x, half, generator)
             made.append(x)
         return Trajectories(torch.stack(made, dim=1), times.to(x0.device))
+
+    def _stirred(self, x: Tensor, h: float, generator: torch.Generator | None) -> Tensor:
+        return x if self.noise is None else x + math.sqrt(self.share) * self.noise(x, h, generator)
 
     def leaning(self, x: Tensor, t: Tensor) -> Tensor:
         """v + θ(b − v), (n, *state)."""

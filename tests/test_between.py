@@ -28,8 +28,8 @@ def test_the_marginals_are_those_of_the_process(share):
     start = SYSTEM.simulate(paths=20_000, times=TIMES[:2], seed=0).states[:, 0]
     made = process(share).generate(start, TIMES, generator=torch.Generator().manual_seed(1))
     law = SYSTEM.marginal(1.0)
-    torch.testing.assert_close(made.states[:, -1].mean(0), law.mean, atol=0.05, rtol=0)
-    torch.testing.assert_close(covariance(made), law.covariance, atol=0.06, rtol=0.05)
+    torch.testing.assert_close(made.states[:, -1].mean(0), law.mean, atol=0.03, rtol=0)
+    torch.testing.assert_close(covariance(made), law.covariance, atol=0.012, rtol=0.03)
 
 
 def test_without_noise_the_law_is_too_narrow():
