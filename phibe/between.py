@@ -51,8 +51,8 @@ class Between:
         substeps: int = 1,
         generator: torch.Generator | None = None,
     ) -> Trajectories:
-        """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, half of the noise
-        of its duration before each and half of it after [Strang]; order 2 in law. A new draw at each call."""
+        """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, half of the
+        noise of its duration before each and half after it [Strang]; order 2 in law. A new draw at each call."""
         times = torch.as_tensor(times, dtype=torch.float64)
         flow, x, made = Flow(self.leaning), x0, [x0]
         for start, end in pairwise(times):
