@@ -82,8 +82,8 @@ def observe(name: str, config: Config, *, seed: int) -> Trajectories:
 def measure(name: str, config: Config) -> dict[str, Any]:
     """For each class: what was chosen, its distance to fresh paths at the times left out, and how many times the floor.
 
-    Distances are sliced W₂, root mean square over all pairs of a repetition and a set of fresh paths: those of a single
-    pair of sets differ by a factor of two from draw to draw. The floor is that of the observed paths themselves, which
+    Distances are sliced W₂, root mean square over all pairs of a repetition and a set of fresh paths: that of a single
+    pair of sets varies much from draw to draw. The floor is that of the observed paths themselves, which
     an exact flow reaches; `still` is that of the starts, which stay where they are.
     """
     seeds = range(config.seed, config.seed + config.repeats)
