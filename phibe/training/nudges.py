@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from phibe.training.config import FitConfig
 from phibe.training.objective import Loss
-from phibe.training.tasks import Task
+from phibe.training.tasks import Around, Result, Task
 from phibe.trajectories import Trajectories
-
-Result = TypeVar("Result", covariant=True)
 
 
 class Placed(Task[Result], Protocol[Result]):
@@ -24,7 +22,7 @@ class Placed(Task[Result], Protocol[Result]):
 
 
 @dataclass(frozen=True)
-class Nudged(Generic[Result]):
+class Nudged(Around[Result]):
     """A task whose samples start beside the observation, by ε ~ N(0, (`size` · s)²), s being the spread of the data.
 
     The observations before and after stay where they are, so a step ahead is Δx − ε: it also leads back. A regression
@@ -40,22 +38,8 @@ class Nudged(Generic[Result]):
         if self.size <= 0:
             raise ValueError(f"`size` must be above 0, in standard deviations of the data; got {self.size}.")
 
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def width(self) -> int:
-        return self.task.width
-
     def loss(self, typical: Trajectories, config: FitConfig) -> NudgedLoss:
         return NudgedLoss(self.task.loss(typical, config), self.task, self.size, typical.state_shape)
-
-    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return self.task.about(network, data)
-
-    def result(self, network: nn.Module, data: Trajectories) -> Result:
-        return self.task.result(network, data)
 
 
 class NudgedLoss(Loss):

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from phibe.training.config import FitConfig
 from phibe.training.objective import Loss
-from phibe.training.tasks import Result, Task
+from phibe.training.tasks import Around, Result
 from phibe.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
-class Shifted(Generic[Result]):
+class Shifted(Around[Result]):
     """A task on fields (channels, height, width) that are periodic, with a law that no shift changes.
 
     Each time a sample is seen, all its observations are moved by the same random number of pixels around the torus: one
     film is as good as height × width of them, and no network can learn places by heart.
     """
 
-    task: Task[Result]
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def width(self) -> int:
-        return self.task.width
-
     def loss(self, typical: Trajectories, config: FitConfig) -> ShiftedLoss:
         if len(typical.state_shape) != 3:
             raise ValueError(f"Shifts are for states (channels, height, width); got {typical.state_shape}.")
         return ShiftedLoss(self.task.loss(typical, config), self.width)
-
-    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return self.task.about(network, data)
-
-    def result(self, network: nn.Module, data: Trajectories) -> Result:
-        return self.task.result(network, data)
 
 
 class ShiftedLoss(Loss):

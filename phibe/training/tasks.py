@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,27 @@ class Task(Protocol[Result]):
 
     def result(self, network: nn.Module, data: Trajectories) -> Result:
         """What the caller gets of a trained network, where the data is and in its floating type."""
+
+
+@dataclass(frozen=True)
+class Around(Generic[Result]):
+    """Another task with a loss of its own: what is built on it brings `loss`."""
+
+    task: Task[Result]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def width(self) -> int:
+        return self.task.width
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        return self.task.about(network, data)
+
+    def result(self, network: nn.Module, data: Trajectories) -> Result:
+        return self.task.result(network, data)
 
 
 @dataclass(frozen=True)
