@@ -37,9 +37,9 @@ class Config:
     belongs to it. The first `shown` films are kept.
     """
 
-    solver_grid: int = 128
+    solver_grid: int = 96
     grid: int = 64
-    dt: float = 0.02
+    dt: float = 0.025
     paths: int = 100
     duration: float = 50.0
     spin_up: float = 40.0
@@ -47,8 +47,8 @@ class Config:
     intervals: tuple[float, ...] = (0.1, 0.5)
     objectives: tuple[str, ...] = ("symmetric", "regression", "phibe")
     conditioned: tuple[str, ...] = ()
-    leaning: tuple[float, ...] = (0.1,)
-    stirred: tuple[float, ...] = (0.3,)
+    leaning: tuple[float, ...] = (0.1, 0.2)
+    stirred: tuple[float, ...] = (0.1, 0.2, 0.3)
     pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
     mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
     network: dict[str, Any] = field(
@@ -86,6 +86,8 @@ CONFIGS = {
         duration=2.0,
         spin_up=1.0,
         conditioned=("regression",),
+        leaning=(0.1,),
+        stirred=(0.3,),
         pfi={"steps": 3},
         mcvd={"past": 1, "frames": 2, "steps": 3},
         network={"channels": 4, "multipliers": [1, 2], "blocks": 1, "patch": 2},
@@ -173,7 +175,7 @@ def observe(config: Config, fits: Path) -> Trajectories:
         fits.parent / "data.zarr",
         paths=config.paths,
         times=torch.arange(round(config.duration / interval) + 1, dtype=torch.float64) * interval,
-        shard=4,
+        shard=16,
         seed=config.seed,
         size=config.grid,
         dt=config.dt,
