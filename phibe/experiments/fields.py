@@ -13,7 +13,7 @@ from torch import Tensor
 from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
 from phibe.baselines.training import ForecastTask
 from phibe.between import Between, FieldNoise
-from phibe.experiments.rollouts import Rollouts
+from phibe.experiments.rollouts import Roll, Rollouts
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks import Normalised, UNet
@@ -99,19 +99,23 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
     """What each way of rolling a method out is worth, by its label."""
-    generator = torch.Generator().manual_seed(rollouts.config.seed)
+    return {label: rollouts.judge(roll) for label, roll in rolls(name, model, rollouts.config).items()}
+
+
+def rolls(name: str, model: Any, config: Any) -> dict[str, Roll]:
+    """The ways to roll a method out, by their labels: a flow has one for each integrator."""
+    generator = torch.Generator().manual_seed(config.seed)
     if isinstance(model, Between):
-        roll, random = partial(stir, model, generator=generator), model.noise is not None
-        return {f"{name}, rk4": rollouts.judge(roll, evaluations=2 * EVALUATIONS["rk4"], random=random)}
-    if name in ("pfi", "mcvd", "persistence"):
-        roll, random = partial(draw, model, generator=generator), name != "persistence"
-        return {name: rollouts.judge(roll, evaluations=model.evaluations, random=random)}
+        stirred = partial(stir, model, generator=generator)
+        return {f"{name}, rk4": Roll(stirred, 2 * EVALUATIONS["rk4"], random=model.noise is not None)}
+    if not isinstance(model, (Flow, ConditionedFlow)):
+        return {name: Roll(partial(draw, model, generator=generator), model.evaluations, isinstance(model, Forecaster))}
     return {
-        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": rollouts.judge(
-            partial(carry, model, method, substeps), evaluations=EVALUATIONS[method] * substeps
+        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
+            partial(carry, model, method, substeps), EVALUATIONS[method] * substeps
         )
-        for method, substeps in rollouts.config.integrators
-        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
+        for method, substeps in config.integrators
+        if not (isinstance(model, ConditionedFlow) and method in ("leapfrog", "filtered"))
     }
 
 

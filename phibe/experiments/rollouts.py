@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,14 @@ from phibe.metrics import (
 from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
-Roll = Callable[[Tensor, Tensor], Tensor]
-"""`roll(history, times)`: from the frames before, the last of them at times[0], those at `times`."""
+
+class Roll(NamedTuple):
+    """A way to go on: `frames(history, times)` gives states (n, time, *state) at `times`, the first of which is that
+    of the last of `history` (n, past, *state); at how many `evaluations` a frame, and whether by chance."""
+
+    frames: Callable[[Tensor, Tensor], Tensor]
+    evaluations: float
+    random: bool = False
 
 
 class Rollouts:
@@ -59,7 +65,7 @@ class Rollouts:
     def times(self, frames: int) -> Tensor:
         return torch.arange(frames + 1, dtype=torch.float64) * self.step
 
-    def judge(self, roll: Roll, *, evaluations: float, random: bool = False) -> dict[str, Any]:
+    def judge(self, roll: Roll) -> dict[str, Any]:
         """All measures of a method, those against lead time from the first generated frame on.
 
         The spectrum of the generated fields is compared with that of all test fields, at each lead and by shell at the
@@ -67,17 +73,17 @@ class Rollouts:
         """
         few, times = self.config.few, self.times(self.horizon)
         began = time.perf_counter()
-        made = roll(self.history, times)
+        made = roll.frames(self.history, times)
         seconds = time.perf_counter() - began
-        drawn = [roll(self.history[:few], times) for _ in range(self.config.members)] if random else []
+        drawn = [roll.frames(self.history[:few], times) for _ in range(self.config.members)] if roll.random else []
         return {
             "lead": times[1:].tolist(),
             "relative_mse": relative_mse(made, self.truth)[1:].tolist(),
             **self._statistics(made[:, 1:]),
-            "long": self._long(roll(self.history[:few], self.times(self.config.frames))),
+            "long": self._long(roll.frames(self.history[:few], self.times(self.config.frames))),
             "ensemble": self._ensemble(torch.stack(drawn)) if drawn else None,
             "absolute_error": (made - self.truth)[:few].abs().mean((0, 2, 3, 4))[1:].tolist(),
-            "evaluations": evaluations,
+            "evaluations": roll.evaluations,
             "milliseconds": 1000 * seconds / (len(made) * self.horizon),
         }
 

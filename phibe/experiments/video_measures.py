@@ -12,7 +12,7 @@ from torch import Tensor
 
 from phibe.clips import Clips
 from phibe.codecs.vq import Coded
-from phibe.experiments.video_methods import Roll
+from phibe.experiments.rollouts import Roll
 from phibe.metrics import background, diversity, frechet_distance, gait, mse, position_drift, score, silhouette, ssim
 from phibe.metrics.frechet import Features
 

@@ -9,11 +9,10 @@ this is a Markov process, as the theory wants it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from phibe.baselines import MCVD, PFI, ConstantVelocity, Forecaster, Persistence
 from phibe.baselines.training import ForecastTask
 from phibe.codecs import with_velocity
+from phibe.experiments.rollouts import Roll
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.moments import typical_step
@@ -121,15 +121,6 @@ def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], st
 
 
 # -- rollouts ----------------------------------------------------------------------------------------------------------
-
-
-class Roll(NamedTuple):
-    """A way to go on: `frames(history, times)` gives latents (n, time, *latent) at `times`, the first of which is that
-    of the last of `history` (n, past, *latent); at how many `evaluations` a frame, and whether by chance."""
-
-    frames: Callable[[Tensor, Tensor], Tensor]
-    evaluations: float
-    random: bool = False
 
 
 def rolls(name: str, model: Any, config: Any) -> dict[str, Roll]:
