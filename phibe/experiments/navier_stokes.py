@@ -52,11 +52,11 @@ class Config:
     pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
     mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
     network: dict[str, Any] = field(
-        default_factory=lambda: {"channels": 32, "multipliers": [1, 2, 2, 2], "blocks": 1, "patch": 2}
+        default_factory=lambda: {"channels": 24, "multipliers": [1, 2, 2, 2], "blocks": 1, "patch": 2}
     )
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=1200, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=200, patience=3, checkpoint_every=100
+            steps=1000, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=250, patience=3, checkpoint_every=100
         )
     )
     integrators: tuple[tuple[str, int], ...] = (
