@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
 from phibe.baselines.training import ForecastTask
 from phibe.between import Between, FieldNoise
-from phibe.experiments.rollouts import Rollouts
+from phibe.experiments.rollouts import Roll, Rollouts
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks import Normalised, UNet
@@ -97,21 +97,36 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
     return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
 
 
+class Way(NamedTuple):
+    """A way to roll a method out, what it costs in evaluations a frame, and whether each call is a new draw."""
+
+    roll: Roll
+    evaluations: float
+    random: bool = False
+
+
+def ways(name: str, model: Any, config: Any, generator: torch.Generator) -> dict[str, Way]:
+    """All ways to roll a method out, by their labels."""
+    if isinstance(model, Between):
+        roll = partial(stir, model, generator=generator)
+        return {f"{name}, rk4": Way(roll, 2 * EVALUATIONS["rk4"], model.noise is not None)}
+    if name in ("pfi", "mcvd", "persistence"):
+        return {name: Way(partial(draw, model, generator=generator), model.evaluations, name != "persistence")}
+    return {
+        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Way(
+            partial(carry, model, method, substeps), EVALUATIONS[method] * substeps
+        )
+        for method, substeps in config.integrators
+        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
+    }
+
+
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
     """What each way of rolling a method out is worth, by its label."""
     generator = torch.Generator().manual_seed(rollouts.config.seed)
-    if isinstance(model, Between):
-        roll, random = partial(stir, model, generator=generator), model.noise is not None
-        return {f"{name}, rk4": rollouts.judge(roll, evaluations=2 * EVALUATIONS["rk4"], random=random)}
-    if name in ("pfi", "mcvd", "persistence"):
-        roll, random = partial(draw, model, generator=generator), name != "persistence"
-        return {name: rollouts.judge(roll, evaluations=model.evaluations, random=random)}
     return {
-        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": rollouts.judge(
-            partial(carry, model, method, substeps), evaluations=EVALUATIONS[method] * substeps
-        )
-        for method, substeps in rollouts.config.integrators
-        if not (name.endswith("conditioned") and method in ("leapfrog", "filtered"))
+        label: rollouts.judge(way.roll, evaluations=way.evaluations, random=way.random)
+        for label, way in ways(name, model, rollouts.config, generator).items()
     }
 
 
