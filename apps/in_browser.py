@@ -14,7 +14,7 @@ CALM = "if (matchMedia('(prefers-reduced-motion: reduce)').matches) { player.dir
 AGAIN = "if (cb_obj.direction == 1 && cb_obj.value >= cb_obj.end) { cb_obj.value = cb_obj.start }"
 COPY = """
 const [url, button] = [new URL(window.location), cb_obj.origin]
-url.searchParams.set("frame", look.data.frame[0])
+for (const name of names) url.searchParams.set(name, look.data[name][0])
 const say = (text) => { button.label = text; setTimeout(() => { button.label = "Copy link" }, 1500) }
 const copied = navigator.clipboard?.writeText(url.href) ?? Promise.reject()
 copied.then(() => say("Copied"), () => window.prompt("Copy this address", url.href))
@@ -72,6 +72,17 @@ class Buttons(Scripted, pn.widgets.RadioButtonGroup):
         super().__init__(**{**look, **options})
 
 
+class Range(Scripted, pn.widgets.IntRangeSlider):
+    """A range of whole numbers that only the browser is told: it sets two columns of `look`."""
+
+    private = True
+
+    def steer_ends(self, look: ColumnDataSource, low: str, high: str) -> Range:
+        code = f"[look.data.{low}[0], look.data.{high}[0]] = cb_obj.value; look.change.emit()"
+        self.scripts = {**self.scripts, "value": CustomJS(args={"look": look}, code=code)}
+        return self
+
+
 class Player(Scripted, pn.widgets.Player):
     """A play button and a slider. Where it stands is the browser's business; it waits for who prefers no motion."""
 
@@ -107,8 +118,8 @@ def player(frames: int, look: ColumnDataSource) -> Player:
     return widget.steer(look, "frame", "value")
 
 
-def copy_link(look: ColumnDataSource) -> Button:
-    """A button that copies the page's address, with the frame that is on the screen."""
+def copy_link(look: ColumnDataSource, *names: str) -> Button:
+    """A button that copies the page's address, with the frame on the screen and what else of `look` is named."""
     button = Button(name="Copy link", sizing_mode="stretch_width")
-    button.scripts = {"button_click": CustomJS(args={"look": look}, code=COPY)}
+    button.scripts = {"button_click": CustomJS(args={"look": look, "names": ["frame", *names]}, code=COPY)}
     return button

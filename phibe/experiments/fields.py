@@ -99,12 +99,15 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
     """What each way of rolling a method out is worth, by its label."""
-    return {label: rollouts.judge(roll) for label, roll in rolls(name, model, rollouts.config).items()}
+    return {
+        label: rollouts.judge(roll)
+        for label, roll in rolls(name, model, rollouts.config, seed=rollouts.config.seed).items()
+    }
 
 
-def rolls(name: str, model: Any, config: Any) -> dict[str, Roll]:
-    """The ways to roll a method out, by their labels: a flow has one for each integrator."""
-    generator = torch.Generator().manual_seed(config.seed)
+def rolls(name: str, model: Any, config: Any, *, seed: int) -> dict[str, Roll]:
+    """The ways to roll a method out, by their labels: a flow has one for each integrator. Draws begin from the seed."""
+    generator = torch.Generator().manual_seed(seed)
     if isinstance(model, Between):
         stirred = partial(stir, model, generator=generator)
         return {f"{name}, rk4": Roll(stirred, 2 * EVALUATIONS["rk4"], random=model.noise is not None)}
