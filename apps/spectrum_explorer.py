@@ -153,7 +153,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.Column:
         stage = self.stage
-        screens = pn.Row(*map(screen, stage.screens.values()), styles=ROW, **WIDE)
+        screens = pn.Row(*map(screen, stage.screens.values()), styles=ROW, margin=(0, 10), **WIDE)
         curves = wrap(*(place(plot, HIGH) for plot in (stage.spectrum, stage.errors, stage.shells)), basis=(250,) * 3)
         for part in curves:
             part.styles = {**part.styles, "flex": "1 1 250px", "height": HIGH}

@@ -13,7 +13,7 @@ from in_browser import HERE, look_at, source, unsynced
 from spectrum_frames import LEVELS, STILL, Rollout, Setting, truth
 from theme import PROSE, figure, key, palette
 
-FIELDS = {"truth": "truth", "guess": "generated", "difference": "generated − truth"}
+FIELDS = {"truth": "truth", "guess": "generated", "difference": "difference"}
 SHADES = interp_palette(RdBu11, 2 * LEVELS + 1)
 CURVES = ("t", "error", "still")
 SHOWN = 3.0
@@ -35,6 +35,7 @@ class Stage:
         self.tinted: list[Glyph] = []
         self.cursors: list[Span] = []
         self.now = unsynced(Div(name="now", sizing_mode="stretch_width", stylesheets=[PROSE], margin=(5, 10, 0, 10)))
+        self.now.styles = {"font-size": "1rem"}
         self.screens = {name: self._screen(name) for name in FIELDS}
         self.spectrum, self.errors, self.shells = self._spectrum(), self._errors(), self._shells()
         self._script()
@@ -116,6 +117,7 @@ class Stage:
         draw = CustomJS.from_file(HERE / "spectrum_stage.mjs", **models, **constants)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
+        self.spectrum.js_on_change("inner_width", draw)  # the first time, when it has found its place
 
 
 def _curves(rollout: Rollout) -> dict[str, np.ndarray]:

@@ -38,8 +38,8 @@ def title(setting: Setting, drawn: bool) -> str:
 
 def progress(setting: Setting, done: float, frames: int) -> str:
     """How far a rollout is, beside a bar."""
-    bar = f'<progress value="{done:.2f}" max="{frames}"></progress>'
-    return f"{bar} computing <b>{setting.label}</b>, frame {min(int(done) + 1, frames)} of {frames}"
+    bar = f'<progress style="width: 5rem" value="{done:.2f}" max="{frames}"></progress>'
+    return f"{bar} computing <i>{setting.label}</i>, frame {min(int(done) + 1, frames)} of {frames}"
 
 
 def reading(setting: Setting, rollout: Rollout) -> str:
