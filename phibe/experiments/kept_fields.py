@@ -69,10 +69,14 @@ class KeptFields:
         times = torch.arange(len(truth), dtype=torch.float64) * interval
         return Film(fields[start - past * every : start + 1 : every], truth, times)
 
+    def method(self, name: str, interval: float) -> Any:
+        """A method as it was trained at an interval: a flow, a mixture or a forecaster, for nobody else."""
+        return restore(name, interval, config=self.config, weights=self.weights)
+
     def roll(self, label: str, film: Film, *, seed: int = 0, watch: Watch | None = None) -> Rolled:
         """What the method of that label makes of the beginning of a film, over all its times."""
         name, interval = label.partition(", ")[0], float(film.times[1])
-        model = restore(name, interval, config=self.config, weights=self.weights)
+        model = self.method(name, interval)
         roll = rolls(name, model, self.config, seed=seed)[label]
         if watch:
             _tell(model, roll.evaluations, watch)

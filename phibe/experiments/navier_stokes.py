@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.experiments.fields import judge, learn, methods, mix, mixtures, restore
+from phibe.experiments.fields import judge, learn, methods, mix, mixtures
 from phibe.experiments.parallel import run_all
-from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.report import Report, record
 from phibe.experiments.rollouts import Rollouts
 from phibe.files import write_json
 from phibe.metrics import energy_spectrum, enstrophy_spectrum
@@ -231,8 +231,3 @@ def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     learnt = mix if name in mixtures(config) else learn
     model, rollouts = learnt(name, seen, config=config, out=folder), Rollouts(test, config)
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
-
-
-def committed_method(name: str, interval: float) -> Any:
-    """A method as the laptop run that comes with the project has trained it at that interval."""
-    return restore(name, interval, config=CONFIGS["laptop"], weights=committed_weights("navier_stokes"))
