@@ -50,7 +50,7 @@ class Config:
     """
 
     data: str = FIGURES
-    figures: int = 600
+    figures: int = 1000
     length: int = 40
     validation: float = 0.05
     test: float = 0.1
@@ -58,7 +58,7 @@ class Config:
     checkpoint: str = ""
     codec_training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=2500, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
+            steps=8000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
         )
     )
     codec_pieces: tuple[int, int] = (4, 16)
@@ -76,14 +76,14 @@ class Config:
     nudge: float = 0.0
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=2000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
+            steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
         )
     )
     context: int = 10
     horizon: int = 30
     integrators: tuple[tuple[str, int], ...] = (("euler", 1), ("rk4", 1))
-    starts: int = 48
-    few: int = 6
+    starts: int = 64
+    few: int = 12
     samples: int = 10
     features: str = FIGURES
     shown: int = 3
