@@ -101,7 +101,7 @@ def test_a_new_draw_shows_its_progress_and_changes_the_picture_alone(served, pag
     method.select_option(stirred)
     page.get_by_role("button", name="0.1", exact=True).click()  # more frames, and time to see the bar
     wait_for_rollout(page, f"{stirred}, rk4")
-    page.get_by_text("draw 1").wait_for()
+    page.get_by_text(re.compile("interval 0.1, .*draw 1")).wait_for()
     before, truth = pictures(page), field(page, "truth")
     page.get_by_role("button", name="New draw").click()
     page.locator("progress").wait_for()
