@@ -59,7 +59,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
         look = {name: getattr(self, name) for name in LOOK}
         self.stage = Stage(self.shown[1], first, step=kept().config.intervals[0], **look)
         self.player = player(MENU.frames, self.stage.look)
-        self.player.interval = 100
+        self.player.param.update(interval=100, loop_policy="loop")  # still going when the first rollout is there
         self.status = prose(title(first, False), margin=(0, 10))
         self.problem = prose("", visible=False)
 

@@ -146,7 +146,7 @@ def _roll(setting: Setting, watch: Watch | None) -> Rollout:
     film = kept().film(setting.film - 1, setting.interval)
     made = kept().roll(setting.label, film, seed=setting.draw, watch=watch)
     fields, still = made.states, film.truth[:1].expand_as(film.truth)
-    limit = 3 * float(film.truth.square().mean().sqrt())
+    limit = colour_limit(setting.film)
     size = fields.square().mean((1, 2, 3)).sqrt() / kept().report["system"]["rms"]
     columns = {
         "t": film.times.numpy(),
@@ -160,6 +160,12 @@ def _roll(setting: Setting, watch: Watch | None) -> Rollout:
         "guess_spectrum": spectra(fields),
     }
     return Rollout(columns, limit, made.evaluations, made.seconds)
+
+
+def colour_limit(film: int) -> float:
+    """Three times the root mean square of a true film, at whatever interval it is seen."""
+    truth = kept().film(film - 1, kept().config.intervals[0]).truth
+    return 3 * float(truth.square().mean().sqrt())
 
 
 def spectra(fields: Tensor) -> np.ndarray:

@@ -38,6 +38,8 @@ class Stage:
         self.now.styles = {"font-size": "1rem"}
         self.screens = {name: self._screen(name) for name in FIELDS}
         self.spectrum, self.errors, self.shells = self._spectrum(), self._errors(), self._shells()
+        for plot in (*self.screens.values(), self.spectrum, self.errors, self.shells):
+            unsynced(plot)  # a wider label moves its axis, which is nobody else's business
         self._script()
         self.show(rollout, setting)
 
@@ -68,6 +70,7 @@ class Stage:
         plot.sizing_mode = "scale_width"
         plot.axis.visible = plot.grid.visible = False
         plot.min_border = plot.min_border_top = 0
+        self.pictures[name].name = f"{name} picture"
         plot.image("image", source=self.pictures[name], x=0, y=0, dw=1, dh=1, color_mapper=self.mapper)
         return plot
 

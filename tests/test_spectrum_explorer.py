@@ -107,12 +107,9 @@ def test_colour_limits_are_shared_centred_and_those_of_the_truth(made, explorer)
     fields[0, 0] = torch.tensor([[0.0, limit], [-limit, 9 * limit]])
     levels = made.pictures(fields, limit)[0]
     assert levels.tolist() == [[0, 2 * made.LEVELS], [made.LEVELS, 2 * made.LEVELS]]  # the first row is below
-    explorer.method = "persistence"
-    assert (
-        explorer.shown[1].limit
-        == limit
-        == pytest.approx(3 * float(made.kept().film(0, 0.5).truth.square().mean().sqrt()))
-    )
+    explorer.param.update(method="persistence", interval=0.1)
+    truth = made.kept().film(0, 0.1).truth
+    assert explorer.shown[1].limit == limit == pytest.approx(3 * float(truth.square().mean().sqrt()))
 
 
 def test_spectra_are_those_that_phibe_measures(made, explorer):
