@@ -28,7 +28,8 @@ def book() -> Path:
 
 # -- several processes: one begins with the book, and what else needs it comes last ------------------------------------
 
-FIRST, LAST = ("browser/test_book", "test_book", "test_notebooks"), ("test_flow_explorer", "test_rollout_explorer")
+FIRST = ("browser/test_book", "test_book", "test_notebooks")
+LAST = ("test_flow_explorer", "test_rollout_explorer", "test_video_explorer")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
