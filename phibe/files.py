@@ -7,10 +7,10 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -107,18 +107,19 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise ValueError(f"There is no file {path}.")
     try:
-        return {".npz": _read_npz, ".npy": _read_npy, ".nc": _read_netcdf, ".zarr": _read_zarr}[path.suffix](path)
+        return READERS[path.suffix](path)
     except Exception as error:
         raise ValueError(f"{path} is not a readable {path.suffix} file: {error}") from error
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    if not zipfile.is_zipfile(path):
+def read_npz(file: Path | BinaryIO, *, most: int | None = None) -> dict[str, np.ndarray]:
+    """Named arrays of an archive, of `most` bytes at most when unpacked, or of what memory could hold."""
+    if not zipfile.is_zipfile(file):
         raise ValueError("it is no zip archive; cut short, or a file of another kind?")
-    with zipfile.ZipFile(path) as archive:
-        refuse_size(sum(part.file_size for part in archive.infolist()))
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    with zipfile.ZipFile(file) as archive:
+        refuse_size(sum(part.file_size for part in archive.infolist()), most)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
 
 
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
@@ -145,6 +146,12 @@ def _read_zarr(path: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(array) for name, array in group.arrays()} | text
 
 
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    **{".npz": read_npz, ".npy": _read_npy},
+    **{".nc": _read_netcdf, ".zarr": _read_zarr},
+}
+
+
 def open_dataset(path: Path) -> Any:
     """A dataset of xarray, not yet read; times stay the numbers that they are in the file."""
     import xarray
@@ -156,8 +163,10 @@ def open_dataset(path: Path) -> Any:
     return xarray.open_dataset(path, engine=engine, decode_times=False)
 
 
-def refuse_size(size: int) -> None:
+def refuse_size(size: int, most: int | None = None) -> None:
     """Stop before reading what would not fit: a large store belongs into a .zarr, a small file may lie or expand."""
+    if most is not None and size > most:
+        raise ValueError(f"it holds {size / 2**20:.0f} MB of numbers; at most {most / 2**20:.0f} are allowed.")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
         raise ValueError(

@@ -33,7 +33,7 @@ def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse",
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"There is no file {path}.")
-    av = _pyav()
+    av = pyav()
     frames: list[np.ndarray] = []
     cut_off, reason, rate = False, "it holds no picture", 0.0
     try:
@@ -43,9 +43,9 @@ def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse",
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or 0)
             for frame in container.decode(stream):
-                if not frames and colour == "refuse" and (spread := _spread(frame)) > COLOUR:
+                if not frames and colour == "refuse" and (apart := spread(frame)) > COLOUR:
                     raise ValueError(
-                        f"{path} must be grey; its first frame is coloured (red, green and blue are {spread:.0f} of "
+                        f"{path} must be grey; its first frame is coloured (red, green and blue are {apart:.0f} of "
                         '255 apart). Pass colour="grey" where it is read, or convert it first?'
                     )
                 if (len(frames) + 1) * frame.width * frame.height > most:
@@ -63,7 +63,8 @@ def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse",
     return Film(np.stack(frames), rate, cut_off)
 
 
-def _pyav() -> Any:
+def pyav() -> Any:
+    """The decoder, which is an extra."""
     try:
         import av
     except ImportError:
@@ -72,7 +73,8 @@ def _pyav() -> Any:
     return av
 
 
-def _spread(frame: Any) -> float:
+def spread(frame: Any) -> float:
+    """How far red, green and blue of a frame are apart, on average."""
     picture = frame.to_ndarray(format="rgb24").astype(np.int16)
     return float((picture.max(-1) - picture.min(-1)).mean())
 

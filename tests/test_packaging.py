@@ -23,6 +23,7 @@ ORDER = [
     *("films", "clips", "systems", "kth", "theory", "calculus", "objectives", "integrators", "explore", "flow"),
     *("affine", "bases", "population", "moments", "between", "metrics", "ensembles", "linear", "diagnosis", "networks"),
     *(
+        "uploads",
         "codecs",
         "training",
         "features",
