@@ -12,6 +12,12 @@ from bokeh.models import ColumnDataSource, CustomJS, Model
 HERE = Path(__file__).parent
 CALM = "if (matchMedia('(prefers-reduced-motion: reduce)').matches) { player.direction = 0 }"
 AGAIN = "if (cb_obj.direction == 1 && cb_obj.value >= cb_obj.end) { cb_obj.value = cb_obj.start }"
+STAY = """
+const [frame, end] = [look.data.frame[0], look.data.end[0]]
+look.data.end[0] = cb_obj.end
+cb_obj.value = Math.round(frame * cb_obj.end / end)
+cb_obj.properties.value.change.emit() // the slider takes its new end with it
+"""
 COPY = """
 const [url, button] = [new URL(window.location), cb_obj.origin]
 for (const name of names) url.searchParams.set(name, look.data[name][0])
@@ -35,6 +41,11 @@ def look_at(**values: int) -> ColumnDataSource:
 def source(*columns: str) -> ColumnDataSource:
     """What a figure's script fills, frame by frame, in the browser."""
     return unsynced(ColumnDataSource(data={name: [] for name in columns}))
+
+
+def script(*files: str, **models: Any) -> CustomJS:
+    """A script of this folder's files, one after the other: what is before the last is there for it to use."""
+    return CustomJS(args=models, code="\n".join((HERE / file).read_text("utf8") for file in files), module=True)
 
 
 class Scripted:
@@ -98,15 +109,18 @@ class Button(Scripted, pn.widgets.Button):
     """A button that acts in the browser."""
 
 
-def player(frames: int, look: ColumnDataSource) -> Player:
-    """A player of the frames, from the one that `look` names, which it starts to play if that is the first."""
+def player(frames: int, look: ColumnDataSource, *, interval: int = 50) -> Player:
+    """A player of the frames, from the one that `look` names, which it starts to play if that is the first.
+
+    If their number changes, it stays at the same part of the whole.
+    """
     frame = look.data["frame"][0]
     widget = Player(
         start=0,
         end=frames - 1,
         value=frame,
         direction=int(frame == 0),
-        interval=50,
+        interval=interval,
         show_loop_controls=False,
         visible_buttons=["play", "pause"],
         stylesheets=[(HERE / "player.css").read_text("utf8")],
@@ -114,7 +128,9 @@ def player(frames: int, look: ColumnDataSource) -> Player:
         height=46,
         margin=(0, 10),
     )
-    widget.scripts = {"direction": CustomJS(code=AGAIN)}
+    look.data["end"] = [frames - 1]
+    stay = CustomJS(args={"look": look}, code=STAY)
+    widget.scripts = {"direction": CustomJS(code=AGAIN), "end": stay}
     return widget.steer(look, "frame", "value")
 
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import torch
+from screens import sendable
 from torch import Tensor
 
 from phibe.codecs import GeometryCodec
@@ -56,8 +56,8 @@ def _film(setting: Setting) -> Columns:
     pose = read_pose(guess).angles if setting.source == "pictures" else plane["guess_angles"]
     return {
         "t": (np.arange(FRAMES) / RATE).astype(np.float32),
-        "truth": _sendable(render(truth)),
-        "guess": _sendable(guess),
+        "truth": sendable(render(truth)),
+        "guess": sendable(guess),
         "error": pose_error(pose.double(), truth[:, :2]).numpy(),
         "still": pose_error(truth[:1, :2], truth[:, :2]).numpy(),
         "truth_plane": plane["truth"].double().numpy(),
@@ -101,9 +101,3 @@ def _flow(source: str, objective: str) -> Flow:
 def objectives() -> list[str]:
     """The objectives that the committed flows were trained with."""
     return list(committed(SOURCES["pictures"]).config["objectives"])
-
-
-def _sendable(pictures: Tensor) -> list[np.ndarray]:
-    """A list of pictures as the browser draws them: the first row at the bottom, a byte a pixel."""
-    bright = (pictures[:, 0].clamp(0, 1) * 255).round().to(torch.uint8).flip(1).numpy()
-    return [np.ascontiguousarray(picture) for picture in bright]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from bokeh.models import ColumnDataSource, CustomJS, Glyph, LinearColorMapper, Range1d, Span
-from bokeh.palettes import Greys256
+from bokeh.models import ColumnDataSource, Glyph, Range1d
 from bokeh.plotting import figure as Figure
-from in_browser import HERE, look_at, unsynced
+from in_browser import look_at, script, unsynced
 from rollout_frames import Columns, Setting
+from screens import cursor, redraw, screen
 from theme import figure, key, palette
 
 AXES = {"pictures": ("latent z₁", "latent z₂"), "states": ("θ₁ (rad)", "θ₂ (rad)")}
@@ -26,7 +26,8 @@ class Stage:
         self.trails = {name: unsynced(ColumnDataSource(data={"x": [], "y": []})) for name in ("truth", "guess")}
         self.tinted: list[tuple[Glyph, str]] = []
         self._curves(columns)
-        self.screens = [self._screen("truth", "the simulator"), self._screen("guess", "the flow")]
+        titles = {"truth": "the simulator", "guess": "the flow"}
+        self.screens = [screen(title, self.pictures[name], name=name) for name, title in titles.items()]
         self.plane, self.errors = self._plane(), self._errors()
         self._script()
         self.show(columns, setting)
@@ -53,15 +54,6 @@ class Stage:
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
-    def _screen(self, name: str, title: str) -> Figure:
-        sides = {side: unsynced(Range1d(-2, 2)) for side in ("x_range", "y_range")}
-        plot = figure(name=name, title=title, **sides)
-        plot.axis.visible = plot.grid.visible = False
-        plot.background_fill_color = "black"  # what the window has beside the square picture
-        mapper = LinearColorMapper(palette=Greys256, low=0, high=255)
-        plot.image("image", source=self.pictures[name], x=-2, y=-2, dw=4, dh=4, color_mapper=mapper)
-        return plot
-
     def _plane(self) -> Figure:
         plot = figure(title="where they are", x_range=Range1d(-1, 1), y_range=Range1d(-1, 1))
         exact = {"line_color": self.colors["exact"], "line_alpha": 0.45, "line_width": 1.5, "line_dash": [6, 4]}
@@ -81,9 +73,7 @@ class Stage:
         plot.line("t", "still", source=self.curves, **still)
         curve = plot.line("t", "error", source=self.curves, line_width=2.5)
         self.tinted.append((curve.glyph, "line_color"))
-        style = {"dimension": "height", "line_color": self.colors["text"], "line_width": 2}
-        self.cursor = unsynced(Span(location=0, level="overlay", **style))
-        plot.add_layout(self.cursor)
+        self.cursor = cursor(plot, self.colors["text"])
         unsynced(plot.title).update(name="clock")
         return plot
 
@@ -91,12 +81,8 @@ class Stage:
         models = {
             name: getattr(self, name) for name in ("frames", "look", "screens", "pictures", "dots", "trails", "cursor")
         }
-        draw = CustomJS.from_file(HERE / "rollout_stage.mjs", clock=self.errors.title, length=TRAIL, **models)
-        self.look.js_on_change("change", draw)
-        self.frames.js_on_change("data", draw)
-        for plot in self.screens:
-            for size in ("inner_width", "inner_height"):
-                plot.js_on_change(size, draw)
+        draw = script("pictures.mjs", "rollout_stage.mjs", clock=self.errors.title, length=TRAIL, **models)
+        redraw(draw, look=self.look, films=[self.frames], screens=self.screens)
 
 
 def _planes(columns: Columns) -> Columns:

@@ -154,15 +154,25 @@ def from_url(view: type[param.Parameterized], names: Iterable[str]) -> dict[str,
     return {name: clean(view.param[name], query[name]) for name in names if name in query}
 
 
-def to_url(view: param.Parameterized, names: Iterable[str]) -> None:
-    """From now on the URL holds the settings that are not the default ones, so that it restores them."""
+def to_url(view: param.Parameterized, names: Iterable[str], *others: tuple[param.Parameterized, Iterable[str]]) -> None:
+    """From now on the URL holds the settings that are not the default ones, so that it restores them.
+
+    `others` are views within this one, whose settings have names of their own.
+    """
+    parts = ((view, list(names)), *((other, list(its)) for other, its in others))
 
     def write(*_: Any) -> None:
-        changed = {name: getattr(view, name) for name in names if getattr(view, name) != view.param[name].default}
+        settings = [(part, name) for part, its in parts for name in its]
+        changed = {name: getattr(part, name) for part, name in settings if _differs(part, name)}
         theme = {"theme": "dark"} if pn.config.theme == "dark" else {}
         pn.state.location.search = f"?{urlencode({**changed, **theme})}" if changed or theme else ""
 
-    view.param.watch(write, list(names))
+    for part, its in parts:
+        part.param.watch(write, its)
+
+
+def _differs(view: param.Parameterized, name: str) -> bool:
+    return getattr(view, name) != view.param[name].default
 
 
 # -- words ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def book() -> Path:
 # -- several processes: one begins with the book, and what else needs it comes last ------------------------------------
 
 FIRST = ("browser/test_book", "test_book", "test_notebooks")
-LAST = ("test_flow_explorer", "test_rollout_explorer", "test_spectrum_explorer")
+LAST = ("test_flow_explorer", "test_rollout_explorer", "test_spectrum_explorer", "test_video_explorer")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

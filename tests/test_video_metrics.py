@@ -48,6 +48,16 @@ def test_ssim_is_that_of_scikit_image():
     torch.testing.assert_close(metrics.ssim(truth, truth), torch.ones(2, 2, dtype=torch.float64))
 
 
+def test_scores_so_far_are_the_scores_of_the_frames_up_to_each():
+    film, truth = noise_films(1, 5), noise_films(1, 5, seed=1)
+    found = metrics.score_so_far(film, truth)
+    for k in range(5):
+        wanted = metrics.score(film[:, : k + 1], truth[:, : k + 1])
+        here = (float(found.mse[k]), float(found.psnr[k]), float(found.ssim[k]))
+        assert here == pytest.approx((wanted.mse, wanted.psnr_published, wanted.ssim), rel=1e-12)
+    assert float(found.psnr[4]) != pytest.approx(metrics.score(film, truth).psnr_frames, rel=1e-6)
+
+
 def test_the_two_conventions_of_psnr_differ_by_jensen_s_inequality():
     """Frames with errors 0.01 and 0.0001: 10 log₁₀(1/0.00505) published, (20 + 40)/2 as the mean of frames."""
     truth = torch.zeros(1, 2, 1, 16, 16, dtype=torch.float64)

@@ -22,7 +22,7 @@ from phibe.metrics.spectra import (
     log_spectral_error,
     spectral_distance,
 )
-from phibe.metrics.video import Scores, mse, psnr, score, ssim
+from phibe.metrics.video import Scores, SoFar, mse, psnr, score, score_so_far, ssim
 
 __all__ = [
     "CORRUPTIONS",
@@ -32,6 +32,7 @@ __all__ = [
     "Moments",
     "Protocol",
     "Scores",
+    "SoFar",
     "Spectrum",
     "Stability",
     "background",
@@ -55,6 +56,7 @@ __all__ = [
     "psnr",
     "relative_mse",
     "score",
+    "score_so_far",
     "silhouette",
     "sliced_w2",
     "spectral_distance",

@@ -97,3 +97,18 @@ def score(film: Tensor, truth: Tensor) -> Scores:
         ssim=float(likeness.mean(-1).max(0).values.mean()),
         samples=len(futures),
     )
+
+
+class SoFar(NamedTuple):
+    """What `score` is for the first k frames of one film, for every k: (time,) each; PSNR as published."""
+
+    mse: Tensor
+    psnr: Tensor
+    ssim: Tensor
+
+
+def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
+    """The measures up to each frame of a film (1, time, channel, height, width), to be shown while it plays."""
+    count = torch.arange(1, film.shape[-4] + 1)
+    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(film, truth), ssim(film, truth)))
+    return SoFar(error, psnr(error), likeness)
