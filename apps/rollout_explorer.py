@@ -129,8 +129,12 @@ class RolloutExplorer(Working):
 if pn.state.served:
     torch.set_num_threads(1)  # many small operations, several sessions
     pn.extension(throttled=True, respect_explicit_sizing=True)
-    video = from_url(VideoExplorer, [*VIDEO_SETTINGS, "frame"])
-    app = asked_for("pictures") or RolloutExplorer(video=video, **from_url(RolloutExplorer, [*SETTINGS, "frame"]))
+    asked, video = from_url(RolloutExplorer, SETTINGS), from_url(VideoExplorer, VIDEO_SETTINGS)
+    if asked.get("source") == VIDEO:  # the frame is that of what is shown
+        video |= from_url(VideoExplorer, ["frame"])
+    else:
+        asked |= from_url(RolloutExplorer, ["frame"])
+    app = asked_for("pictures") or RolloutExplorer(video=video, **asked)
     if isinstance(app, RunView):
         to_url(app, RUN)
     else:

@@ -39,7 +39,6 @@ export default ({whole, rows, look, screens, pictures, cursor, clock, scores}) =
   put(pictures.difference, {image: [columns.difference[j]]})
   screens[1].title.text = k <= (seen - 1) * slow ? "what it sees" : "prediction"
   cursor.location = t
-  const between = k % slow ? `, ${k % slow}/${slow} of a frame` : ""
-  clock.text = `MSE of each frame; here frame ${j + 1} of ${columns.t.length}${between}`
+  clock.text = `MSE of each frame; here frame ${k / slow + 1} of ${columns.t.length}`
   scores.text = table(columns, j, seen)
 }
