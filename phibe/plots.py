@@ -272,18 +272,20 @@ def filmstrip(
 ) -> hv.Overlay:
     """Pictures (n, 1, h, w) side by side, a row for each name, the first row on top, with names for the columns.
 
-    Grey ones in [0, 1], or with a `limit` fields in [−limit, limit], from blue over white to red.
+    Grey ones, bytes (an eighth of the page's weight) or in [0, 1], or with a `limit` fields in [−limit, limit], from
+    blue over white to red.
     """
-    edge = 0.35 if limit is None else np.nan
-    bands = [np.concatenate(list(np.pad(_array(f[:, 0]), ((0, 0), (1, 1), (1, 1)), constant_values=edge)), axis=1)
-             for f in rows.values()]  # fmt: skip
+    frames = [np.asarray(f[:, 0].detach().cpu()) for f in rows.values()]
+    white = 255 if frames[0].dtype == np.uint8 else 1
+    edge = 0.35 * white if limit is None else np.nan
+    bands = [np.concatenate(list(np.pad(f, ((0, 0), (1, 1), (1, 1)), constant_values=edge)), axis=1) for f in frames]
     tall, wide = bands[0].shape
     whole, each = np.concatenate(bands, axis=0), wide / max(1, len(columns))
     image = hv.Image(whole, bounds=(0, 0, wide, tall * len(bands)), kdims=["frame", "row"], vdims=["value"])
     names = [((len(bands) - i - 0.5) * tall, name) for i, name in enumerate(rows)]
     above = [((i + 0.5) * each, name) for i, name in enumerate(columns)] or 0
     size = {"responsive": True, "height": height * len(bands) + 30, "min_width": 280, "max_width": 900}
-    shades = {"cmap": "gray", "clim": (0, 1)} if limit is None else {"cmap": "RdBu_r", "clim": (-limit, limit)}
+    shades = {"cmap": "gray", "clim": (0, white)} if limit is None else {"cmap": "RdBu_r", "clim": (-limit, limit)}
     style = {"yticks": names, "xticks": above, "xlabel": "", "ylabel": "", "title": title}
     return hv.Overlay([image.opts(**shades, **style)]).opts(**size, **WHEEL)
 

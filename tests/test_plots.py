@@ -52,3 +52,20 @@ def test_a_label_has_the_colour_of_its_first_word():
     assert plots.color("phibe, Δt = 0.1") == plots.color("phibe fit") == plots.COLORS["phibe"]
     assert plots.color("drift alone") == plots.color("regression")
     assert plots.color("no such method") == plots.COLORS["exact"]
+
+
+def test_a_film_of_pictures_sends_bytes_as_they_are_and_shows_them_like_shares_of_white():
+    plots.use()
+    pictures = torch.randint(256, (2, 3, 1, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    frames = {str(i): plots.filmstrip({"a": three}) for i, three in enumerate(pictures)}
+    _, columns = switch(plots.film(frames, "time t"))
+    for three, frame in zip(pictures, columns, strict=True):
+        sent = np.flipud(frame[0]["image"][0])  # Bokeh draws from below
+        assert sent.dtype == np.uint8
+        assert np.array_equal(sent[1:-1, 1:6], three[0, 0])
+        shares = plots.filmstrip({"a": three / 255}).get(0)
+        assert np.allclose(np.flipud(shares.dimension_values(2, flat=False)), sent / 255, atol=1 / 255)
+    white = [
+        plots.filmstrip({"a": films}).get(0).opts.get().kwargs["clim"] for films in (pictures[0], pictures[0] / 255)
+    ]
+    assert white == [(0, 255), (0, 1)]

@@ -1,0 +1,32 @@
+"""Verdicts of the video experiment: who is better, in what, and until when."""
+
+from phibe.experiments import video_verdicts as verdicts
+from phibe.experiments.report import Report
+
+
+def method(mse, frechet, psnr, ssim):
+    scores = {"mse": mse / 100, "psnr_published": psnr, "ssim": ssim}
+    return {"standard": scores, "adjusted": None, "frechet": {"standard": {"value": frechet}}}
+
+
+def test_a_flow_is_better_only_in_the_measures_in_which_it_beats_both():
+    methods = {
+        "pfi": method(0.6637, 280.1, 21.78, 0.7254),
+        "mcvd": method(0.8550, 307.3, 20.68, 0.6986),
+        "phibe conditioned, euler": method(0.4405, 290.0, 23.56, 0.7254),
+        "regression augmented, rk4": method(0.5, 227.5, 23.0, 0.7663),
+        "persistence": method(0.1, 1.0, 30.0, 0.9),
+    }
+    report = Report("video", "smoke", {}, {"methods": methods}, 0.0, "cpu", {})
+    assert verdicts.flows(report) == ["phibe conditioned, euler", "regression augmented, rk4"]
+    assert verdicts.best(report) == "phibe conditioned, euler"
+    assert verdicts.better(report, verdicts.best(report)) == ["MSE", "PSNR"]  # as like as PFI, and no more
+    assert verdicts.better(report, "regression augmented, rk4") == ["MSE", "Fréchet", "PSNR", "SSIM"]
+    assert verdicts.cells(methods["mcvd"]) == ["0.8550", "307.3", "20.68", "0.6986", "–", "–", "–", "–"]
+
+
+def test_when_a_method_falls_behind():
+    still = [1.0, 2.0, 3.0, 4.0]
+    assert verdicts.falls_behind([2.0, 1.0, 2.0, 5.0], still) == 4  # behind at once does not count
+    assert verdicts.falls_behind([2.0, 1.0, 2.0, 3.0], still) is None
+    assert verdicts.falls_behind([2.0, 3.0, 4.0, 5.0], still) == 1
