@@ -320,7 +320,12 @@ def _columns(stages: Sequence[Any], picture: Sequence[hv.Overlay]) -> list[dict[
     stacks = [
         zip(stage.subplots.values(), overlay, strict=True) for stage, overlay in zip(stages, picture, strict=True)
     ]
-    return [layer.get_data(element, {}, {})[0] for stack in stacks for layer, element in stack]
+    return [layer.get_data(element, {}, _shades(layer))[0] for stack in stacks for layer, element in stack]
+
+
+def _shades(layer: Any) -> dict[str, Any]:
+    """The colours of an image, which HoloViews would otherwise set anew to its own."""
+    return {name: value for name, value in layer.style[layer.cyclic_index].items() if name == "cmap"}
 
 
 _SWITCH = "columns[cb_obj.value].forEach((data, k) => { sources[k].data = data })"

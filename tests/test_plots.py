@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from bokeh.models import CustomJS
+from bokeh.models import CustomJS, LinearColorMapper
 from bokeh.models.widgets import Slider
 
 from phibe import OU, plots
@@ -58,7 +58,12 @@ def test_a_film_of_pictures_sends_bytes_as_they_are_and_shows_them_like_shares_o
     plots.use()
     pictures = torch.randint(256, (2, 3, 1, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     frames = {str(i): plots.filmstrip({"a": three}) for i, three in enumerate(pictures)}
-    _, columns = switch(plots.film(frames, "time t"))
+    film = plots.film(frames, "time t")
+    (mapper,) = film.select({"type": LinearColorMapper})
+    shades = np.array([list(bytes.fromhex(shade[1:])) for shade in mapper.palette])
+    assert np.ptp(shades, axis=1).max() <= 1 and shades[0, 0] == 0 and shades[-1, 1] == 255  # grey, black to white
+    assert (mapper.low, mapper.high) == (0, 255)
+    _, columns = switch(film)
     for three, frame in zip(pictures, columns, strict=True):
         sent = np.flipud(frame[0]["image"][0])  # Bokeh draws from below
         assert sent.dtype == np.uint8
