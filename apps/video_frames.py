@@ -16,7 +16,8 @@ from torch import Tensor
 from phibe.codecs import VQCodec
 from phibe.experiments import video
 from phibe.experiments.report import committed
-from phibe.experiments.video_methods import AUGMENTED, CONDITIONED, Roll, rolls
+from phibe.experiments.rollouts import Roll
+from phibe.experiments.video_methods import AUGMENTED, CONDITIONED, rolls
 from phibe.metrics import mse, score_so_far
 from phibe.systems.figures import RATE, Figures, frame_times
 from phibe.systems.gait import ACTIONS

@@ -58,7 +58,7 @@ class Config:
     checkpoint: str = ""
     codec_training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=8000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
+            steps=4000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
         )
     )
     codec_pieces: tuple[int, int] = (4, 16)
@@ -107,6 +107,7 @@ CONFIGS = {
         pfi={"past": 2, "steps": 2},
         mcvd={"past": 2, "frames": 4, "steps": 2},
         network={"name": "unet", "channels": 4, "multipliers": [1, 2], "blocks": 1, "padding": "zeros"},
+        nudge=0.2,
         training=FitConfig(steps=2, batch=4, evaluate_every=2),
         context=4,
         horizon=10,
@@ -117,7 +118,7 @@ CONFIGS = {
         shown=1,
         workers=1,
     ),
-    "laptop": Config(),
+    "laptop": Config(nudge=0.2),
     "paper": Config(
         data="data/kth",
         validation=0.04,
