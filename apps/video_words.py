@@ -73,7 +73,7 @@ def equations(setting: Setting) -> str:
     lines = [r"z = T_\phi(\text{frame}) \in \mathbb R^{4\times 8\times 8}", *LINES[setting.method]]
     if setting.objective:
         lines.append(rf"v = \arg\min\ \overline{{{OBJECTIVE[setting.objective]}}}")
-    link = f"Flows in the space of a code begin in {chapter('08_pendulum_pictures', 'A pendulum from its pictures')}."
+    link = f"How all of this is trained and what it is worth: {chapter('10_video', 'Video')}."
     seen = "PSNR is 10 log₁₀(1/MSE) of the mean MSE, as published tables have it; grey goes from 0 to 1."
     return "".join(map(equation, lines)) + f"<p>{seen} {link}</p>"
 
