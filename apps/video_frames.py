@@ -18,6 +18,7 @@ from phibe.experiments import video
 from phibe.experiments.report import committed
 from phibe.experiments.rollouts import Roll
 from phibe.experiments.video_methods import AUGMENTED, CONDITIONED, rolls
+from phibe.experiments.video_verdicts import best
 from phibe.metrics import mse, score_so_far
 from phibe.systems.figures import RATE, Figures, frame_times
 from phibe.systems.gait import ACTIONS
@@ -72,7 +73,17 @@ def menu() -> Menu:
         labels = committed("video")["methods"]
     except ValueError:
         return {}
-    return arranged(label for label in labels if label not in (video.BOUND, "last frame"))
+    return arranged(label for label in labels if label not in (video.BOUND, *video.STILLS))
+
+
+def favourite() -> Setting:
+    """The flow with the least square error in that run; some flow if there is none."""
+    try:
+        name, integrator = best(committed("video")).split(", ")
+    except ValueError:
+        return Setting(objective="symmetric", integrator="rk4")
+    objective, method = name.split()
+    return Setting(method=method, objective=objective, integrator=integrator)
 
 
 def arranged(labels: Iterable[str]) -> Menu:

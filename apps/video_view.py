@@ -16,12 +16,11 @@ from screens import side_by_side
 from theme import HALF, heading, place, prose, wrap
 from torch import Tensor
 from upload import Upload
-from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PERSONS, Columns, Setting, film, frames, menu
+from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PERSONS, Columns, Setting, favourite, film, frames, menu
 from video_stage import VideoStage
 from video_words import MISSING, NAMES, equations, invitation, reading, refused, taken
 from working import Working
 
-from phibe.experiments.video_methods import AUGMENTED
 from phibe.systems.figures import RATE
 from phibe.uploads import LARGEST, LONGEST, SUFFIXES, check_size, read_upload
 
@@ -30,10 +29,10 @@ FIGURE, OWN = "test figure", "your clip"
 SPEEDS = {"1": 1, "½": 2, "¼": 4}
 WIDE = {"sizing_mode": "stretch_width"}
 SCREEN = "clamp(120px, min(50vh - 104px, 34vw), 600px)"
-MENU = menu()
+MENU, FIRST = menu(), favourite()
 PAIRS = [(name, how) for method in MENU.values() for name, some in method.items() for how in some]
-OBJECTIVES = list(dict.fromkeys(name for name, _ in PAIRS)) or ["symmetric"]
-INTEGRATORS = list(dict.fromkeys(how for _, how in PAIRS)) or ["rk4"]
+OBJECTIVES = list(dict.fromkeys(name for name, _ in PAIRS)) or [FIRST.objective]
+INTEGRATORS = list(dict.fromkeys(how for _, how in PAIRS)) or [FIRST.integrator]
 
 
 def _preferred(name: str, names: Iterable[str]) -> str:
@@ -50,11 +49,10 @@ class VideoExplorer(Working):
     begin = param.Integer(0, bounds=(0, LONGEST), label="From its frame")
     uploads = param.Integer(0, doc="How many clips of one's own were taken; the last one is there.")
     method = param.Selector(
-        default=_preferred(AUGMENTED, MENU or [AUGMENTED]),
-        objects={NAMES.get(name, name): name for name in MENU or [AUGMENTED]},
+        default=FIRST.method, objects={NAMES.get(name, name): name for name in MENU or [FIRST.method]}
     )
-    video_objective = param.Selector(default=_preferred("symmetric", OBJECTIVES), objects=OBJECTIVES, label="Objective")
-    video_integrator = param.Selector(default=_preferred("rk4", INTEGRATORS), objects=INTEGRATORS, label="Integrator")
+    video_objective = param.Selector(default=FIRST.objective, objects=OBJECTIVES, label="Objective")
+    video_integrator = param.Selector(default=FIRST.integrator, objects=INTEGRATORS, label="Integrator")
     context = param.Integer(CONTEXTS[1], bounds=CONTEXTS, label="Frames to look at")
     slow = param.Selector(default=1, objects=SPEEDS, label="Speed")
     frame = param.Integer(0, bounds=(0, max(SPEEDS.values()) * (LENGTH - 1)), doc="Where a link opens.")

@@ -48,7 +48,7 @@ def flow(name):
 def test_every_method_is_measured_and_the_best_future_is_no_worse_than_one(ran):
     _, report = ran
     found = report["methods"]
-    others = {"pfi", "mcvd", "persistence", "constant velocity", "last frame", "codec"}
+    others = {"pfi", "mcvd", "persistence", "constant velocity", "last frame", "mean frame", "codec"}
     assert set(found) == {f"{name}, euler" for name in FLOWS} | others
     assert [found[f"{name}, euler"]["evaluations"] for name in FLOWS] == [1, 1, 1]
     assert (found["pfi"]["evaluations"], found["mcvd"]["evaluations"]) == (2, 0.5)
@@ -69,6 +69,8 @@ def test_the_report_holds_the_measures_of_the_films_themselves(ran):
     assert found["ssim"] == pytest.approx(ssim(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] == pytest.approx(mse(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] != pytest.approx(report["methods"]["persistence"]["mse"], rel=1e-2)  # that one is decoded
+    mean = films[:, :4].mean(1, keepdim=True)
+    assert report["methods"]["mean frame"]["mse"] == pytest.approx(mse(mean, truth).mean(0).tolist(), rel=1e-5)
     distance = found["frechet"]["standard"]
     assert distance["name"] == "figure Fréchet distance" and distance["floor"] > 0
     assert "FVD" not in json.dumps(report.results)
@@ -80,7 +82,7 @@ def test_the_kept_films_are_those_that_were_measured(ran):
     judge = Judge(read_clips(out / "fits" / "test.npz"), codec, video.feature_network(SMOKE), SMOKE)
     kept = video.load_file(out / "weights.safetensors")
     shown = {name.removeprefix("films."): film for name, film in kept.items() if name.startswith("films.")}
-    assert set(shown) == (set(report["methods"]) | {"truth"}) - {"last frame"}
+    assert set(shown) == (set(report["methods"]) | {"truth"}) - set(video.STILLS)
     assert shown["truth"].dtype == torch.uint8 and shown["truth"].shape == (1, 14, 64, 64)
     torch.testing.assert_close(shown["codec"].float() / 255, judge.rebuilt[:1, 4:, 0], rtol=0, atol=0.51 / 255)
 

@@ -32,6 +32,8 @@ MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safete
 FREE = {"evaluations": 0.0, "milliseconds": 0.0}
 BOUND = "codec"
 """The row of what the codec makes of the true frames: no method that is decoded can be better."""
+STILLS = ("last frame", "mean frame")
+"""The rows of two still pictures: the last frame of the context, and the mean of all its frames, a blur."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ def describe(
 def work(name: str, *, config: Config, fits: Path) -> None:
     """Train one method, roll it out, and leave its measures and films in its folder.
 
-    Beside persistence, whose last frame has gone through the codec as all that is generated, is that frame itself.
+    Persistence repeats a frame that has gone through the codec, as all that is generated; beside it are two stills that
+    have not.
     """
     folder, settings = fits / name, json.loads(json.dumps(asdict(config)))
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
@@ -204,8 +207,9 @@ def work(name: str, *, config: Config, fits: Path) -> None:
         for label, roll in rolls(name, model, config).items():
             results[label], films[label] = judge.judge(roll)
     if name == "persistence":
-        last = judge.films[:, config.context - 1 : config.context].expand_as(judge.films[:, config.context :])
-        results["last frame"] = judge.measure(last) | FREE
+        seen, ahead = judge.films[:, : config.context], judge.films[:, config.context :]
+        for label, still in zip(STILLS, (seen[:, -1:], seen.mean(1, keepdim=True)), strict=True):
+            results[label] = judge.measure(still.expand_as(ahead)) | FREE
     with replacing(folder / FILMS) as partial_file:
         save_file({label: _bytes(film, config) for label, film in films.items()}, partial_file)
     write_json(folder / MEASURED, {"config": settings, "results": results})
