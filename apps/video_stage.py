@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from bokeh.models import BoxAnnotation, ColumnDataSource, Div, Glyph, Range1d
+from bokeh.models import BasicTickFormatter, BoxAnnotation, ColumnDataSource, Div, Glyph, Range1d
 from bokeh.plotting import figure as Figure
 from in_browser import look_at, script, source, unsynced
 from screens import cursor, redraw, screen
@@ -11,7 +11,8 @@ from theme import figure, key, palette
 from video_frames import Columns, Setting
 
 TITLES = {"truth": "truth", "guess": "prediction", "difference": "difference × 2"}
-CURVES = {"still": "persistence", "codec": "bound"}
+CURVES = {"still": ("persistence", "solid"), "codec": ("exact", "dashed")}
+"""Colours and dashes of what a method is compared with."""
 
 
 class VideoStage:
@@ -49,16 +50,19 @@ class VideoStage:
 
     def key(self, setting: Setting) -> str:
         """What the colours of the curves mean."""
-        references = {"standing still": CURVES["still"], "the codec alone": CURVES["codec"]}
-        lines = {text: (self.colors[color], "line") for text, color in references.items()}
-        return key({setting.label: (self.color(setting), "line"), **lines})
+        references = {
+            "standing still": (self.colors["persistence"], "line"),
+            "the codec alone": (self.colors["exact"], "dash"),
+        }
+        return key({setting.label: (self.color(setting), "line"), **references})
 
     def _errors(self) -> Figure:
         plot = figure(title="MSE of each frame", x_range=Range1d(0, 1), y_range=Range1d(0, 1))
         plot.xaxis.axis_label = "seconds after the last frame that is seen"
+        plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)
         plot.add_layout(BoxAnnotation(right=0, fill_color=self.colors["quiet"], fill_alpha=0.12, line_color=None))
-        for name, color in CURVES.items():
-            plot.line("t", name, source=self.whole, line_color=self.colors[color], line_width=1.5)
+        for name, (color, dash) in CURVES.items():
+            plot.line("t", name, source=self.whole, line_color=self.colors[color], line_dash=dash, line_width=1.5)
         self.tinted.append(plot.line("t", "guess", source=self.whole, line_width=2.5).glyph)
         self.cursor = cursor(plot, self.colors["text"])
         unsynced(plot.title).update(name="video clock")

@@ -31,7 +31,7 @@ HOW = {
 LINES = {
     AUGMENTED: [r"s = \bigl(z,\ \tfrac{z - z_-}{\Delta t}\bigr)", r"\dot s = v(s, t)"],
     CONDITIONED: [r"\dot z = v(z, t \mid z_-)"],
-    "pfi": [r"dz_\tau = b(z_\tau, \tau \mid z)\,d\tau + \sigma(1-\tau)\,dW_\tau,\quad z_0 = z,\ z_1 = z_+"],
+    "pfi": [r"dz_\tau = b(z_\tau, \tau \mid z)\,d\tau + \sigma(1-\tau)\,dW_\tau", r"z_0 = z,\quad z_1 = z_+"],
     "mcvd": [r"z_k = \sqrt{\bar\alpha_k}\,z_+ + \sqrt{1-\bar\alpha_k}\,\varepsilon"],
     "persistence": [r"z(t) = z(0)"],
     "constant velocity": [r"z(t) = z(0) + t\,\tfrac{z(0) - z_-}{\Delta t}"],

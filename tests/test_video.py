@@ -69,7 +69,7 @@ def test_the_report_holds_the_measures_of_the_films_themselves(ran):
     assert found["ssim"] == pytest.approx(ssim(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] == pytest.approx(mse(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] != pytest.approx(report["methods"]["persistence"]["mse"], rel=1e-2)  # that one is decoded
-    mean = films[:, :4].mean(1, keepdim=True)
+    mean = films[:, :4].mean(1, keepdim=True).expand_as(truth)
     assert report["methods"]["mean frame"]["mse"] == pytest.approx(mse(mean, truth).mean(0).tolist(), rel=1e-5)
     distance = found["frechet"]["standard"]
     assert distance["name"] == "figure Fréchet distance" and distance["floor"] > 0
