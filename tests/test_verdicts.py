@@ -1,5 +1,7 @@
 """Verdicts of the video experiment: who is better, in what, and until when."""
 
+import numpy as np
+
 from phibe.experiments import video_verdicts as verdicts
 from phibe.experiments.report import Report
 
@@ -30,3 +32,10 @@ def test_when_a_method_falls_behind():
     assert verdicts.falls_behind([2.0, 1.0, 2.0, 5.0], still) == 4  # behind at once does not count
     assert verdicts.falls_behind([2.0, 1.0, 2.0, 3.0], still) is None
     assert verdicts.falls_behind([2.0, 3.0, 4.0, 5.0], still) == 1
+
+
+def test_drift_is_a_mean_over_the_frames_in_which_there_is_a_figure():
+    entry = {"motion": {"drift": [1.0, None, 3.0, 8.0]}}
+    assert verdicts.drift(entry) == 4.0
+    assert verdicts.drift(entry, last=2) == 5.5
+    assert np.isnan(verdicts.drift({"motion": {"drift": [None, None]}}))

@@ -41,6 +41,14 @@ def better(report: Report, label: str, *, than: tuple[str, ...] = ("pfi", "mcvd"
     return [name.removesuffix(" × 100") for name, yes in zip(MEASURES, won, strict=True) if yes]
 
 
+def drift(entry: dict[str, Any], *, last: int = 0) -> float:
+    """How far, in pixels, the figure is from the true one, on average over all frames or the `last` ones; NaN where no
+    frame shows both."""
+    apart = np.array(entry["motion"]["drift"], dtype=float)[-last:]
+    seen = apart[np.isfinite(apart)]
+    return float(seen.mean()) if len(seen) else float("nan")
+
+
 def cells(entry: dict[str, Any]) -> list[str]:
     """A row of the paper's table: the four measures against the films, then against what the codec makes of them."""
     return [cell for kind in ("standard", "adjusted") for cell in written(numbers(entry, kind))]
