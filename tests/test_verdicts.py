@@ -23,6 +23,7 @@ def test_a_flow_is_better_only_in_the_measures_in_which_it_beats_both():
     report = Report("video", "smoke", {}, {"methods": methods}, 0.0, "cpu", {})
     assert verdicts.flows(report) == ["phibe conditioned, euler", "regression augmented, rk4"]
     assert verdicts.best(report) == "phibe conditioned, euler"
+    assert verdicts.nearest(report) == "regression augmented, rk4"
     assert verdicts.better(report, verdicts.best(report)) == ["MSE", "PSNR"]  # as like as PFI, and no more
     assert verdicts.better(report, "regression augmented, rk4") == ["MSE", "Fréchet", "PSNR", "SSIM"]
     assert verdicts.cells(methods["mcvd"]) == ["0.8550", "307.3", "20.68", "0.6986", "–", "–", "–", "–"]

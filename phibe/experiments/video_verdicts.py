@@ -29,6 +29,12 @@ def best(report: Report) -> str:
     return min(equals, key=lambda label: entries[label]["evaluations"])
 
 
+def nearest(report: Report) -> str:
+    """The label of the flow with the least Fréchet distance to the films: its films are most like true ones, whether or
+    not they are like those that came."""
+    return min(flows(report), key=lambda label: report["methods"][label]["frechet"]["standard"]["value"])
+
+
 def numbers(entry: dict[str, Any], kind: str = "standard") -> list[float] | None:
     """The four measures of a method, `standard` or `adjusted`; None where there are none."""
     scores = entry[kind]
