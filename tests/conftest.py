@@ -1,9 +1,12 @@
 """Fixtures that several test files share."""
 
 import fcntl
+import importlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +27,14 @@ def book() -> Path:
             f"the strict build of the book failed:\n{done.stdout[-6000:]}\n{done.stderr[-12000:]}", pytrace=False
         )
     return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def from_apps() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of the apps by its name, found as `panel serve` finds it: with their folder on the path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "apps"))
+        yield importlib.import_module
 
 
 # -- several processes: one begins with the book, and what else needs it comes last ------------------------------------

@@ -1,7 +1,6 @@
 """The flow explorer without a browser: set a parameter, look at what would be shown."""
 
 import importlib
-from pathlib import Path
 
 import numpy as np
 import panel as pn
@@ -12,18 +11,14 @@ from phibe import OBJECTIVES, OU
 from phibe.metrics import gaussian_w2
 from phibe.systems import Gaussian, double_well
 
-APPS = Path(__file__).resolve().parent.parent / "apps"
 QUICK = {"observations": 600, "paths": 300, "horizon": 5.0}
 WELL = {"process": "double well", "paths": 1000}
 WINDOWS = {name for name, kind in OBJECTIVES.items() if kind.width > 2}
 
 
 @pytest.fixture(scope="module")
-def app():
-    """The app's module, found as `panel serve` finds it: with its own folder on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(APPS))
-        yield importlib.import_module("flow_explorer")
+def app(from_apps):
+    return from_apps("flow_explorer")
 
 
 @pytest.fixture

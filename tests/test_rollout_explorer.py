@@ -1,20 +1,12 @@
 """The rollout explorer without a browser: set a parameter, look at what would be shown."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-APPS = Path(__file__).resolve().parent.parent / "apps"
-
 
 @pytest.fixture(scope="module")
-def app():
-    """The app's module, found as `panel serve` finds it: with its own folder on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(APPS))
-        yield importlib.import_module("rollout_explorer")
+def app(from_apps):
+    return from_apps("rollout_explorer")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import importlib
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +12,12 @@ import torch
 
 from phibe.metrics import enstrophy_spectrum
 
-APPS = Path(__file__).resolve().parent.parent / "apps"
 CHEAP = {"interval": 0.5, "integrator": "euler"}
 
 
 @pytest.fixture(scope="module")
-def app():
-    """The app's module, found as `panel serve` finds it: with its own folder on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(APPS))
-        yield importlib.import_module("spectrum_explorer")
+def app(from_apps):
+    return from_apps("spectrum_explorer")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +13,10 @@ from phibe.experiments.report import committed
 from phibe.experiments.video_methods import carry, rolls
 from phibe.metrics import score
 
-APPS = Path(__file__).resolve().parent.parent / "apps"
-
 
 @pytest.fixture(scope="module")
-def app():
-    """The app's module, found as `panel serve` finds it: with its own folder on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(APPS))
-        yield importlib.import_module("rollout_explorer")
+def app(from_apps):
+    return from_apps("rollout_explorer")
 
 
 @pytest.fixture(scope="module")
