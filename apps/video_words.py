@@ -105,6 +105,6 @@ def refused(name: str, reason: Exception) -> str:
 
 MISSING = (
     '<p class="note">There is no trained video model here, artifacts/video is missing. <code>phibe run video</code> '
-    "trains one in some hours, <code>phibe artifacts</code> keeps it for the apps; then start the server again. The "
+    "trains one in about an hour, <code>phibe artifacts</code> keeps it for the apps; then start the server again. The "
     "pendulum is there without it.</p>"
 )
