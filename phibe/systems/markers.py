@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.signal import savgol_filter
 from torch import Tensor
 
 from phibe.files import replacing
@@ -63,6 +62,8 @@ def _right_length(link: np.ndarray) -> np.ndarray:
 
 def _smooth(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> Tensor:
     """States on every row from the first to the last of `rows`, (n, 4)."""
+    from scipy.signal import savgol_filter  # here, as it takes two seconds to import
+
     every = np.arange(rows[0], rows[-1] + 1)
     turned = [np.unwrap(np.arctan2(*link[rows].T)) for link in (first, second)]
     one, two = (np.interp(every, rows, angle) for angle in turned)

@@ -7,6 +7,7 @@ For a test of an app or a page:
 `served`  the address of a running `make serve`, without a slash at the end.
 `page`    a fresh Playwright page. When the test ends it fails if the page asked for anything outside this machine, if a
           response was an error, or if the console showed an error. `page.seen` holds what was recorded so far.
+          `watched` gives a page like it to a fixture that several tests share.
 `lab`     a running `make lab` on a copy of the chapters: `lab.url` opens it, token included.
 
 All of them end with the tests of this folder, so that nothing of Playwright's event loop reaches other tests.
@@ -141,9 +142,9 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def page(chromium):
-    """A fresh page that fails its test for outside requests, error responses and console errors."""
+@contextmanager
+def watched(chromium):
+    """A fresh page that fails at the end for outside requests, error responses and console errors."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     context.set_default_timeout(120_000)  # the machine may be busy with other things
     seen = Seen()
@@ -158,3 +159,9 @@ def page(chromium):
     context.close()
     assert not seen.outside, f"the page asked for {seen.outside}"
     assert not seen.errors, "the browser reported\n" + "\n".join(seen.errors)
+
+
+@pytest.fixture
+def page(chromium):
+    with watched(chromium) as page:
+        yield page

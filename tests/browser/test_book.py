@@ -1,5 +1,6 @@
 """A reader opens the served book: every page, its mathematics, its links, its figures, its notebook."""
 
+import functools
 import re
 from pathlib import Path
 from urllib.parse import urldefrag, urljoin
@@ -8,6 +9,8 @@ import jupytext
 import nbformat
 import pytest
 import yaml
+
+from browser.conftest import watched
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,31 +30,45 @@ def open_page(page, served: str, name: str) -> None:
     page.wait_for_load_state("networkidle")
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_with_its_title_and_its_mathematics(served, page, name):
-    open_page(page, served, name)
-    title = re.search(r"^# (.+)$", source(name), re.M)[1]
-    assert title.replace("`", "") in page.locator(".bd-article h1").first.inner_text()
-    if "$" in source(name):
-        page.locator("mjx-container").first.wait_for(state="attached")
-        assert page.locator("mjx-merror, mjx-container[data-mjx-error]").count() == 0
+@pytest.fixture(scope="module")
+def opened(request, served, chromium):
+    """The page of this name, opened once for all the tests that look at it."""
+    with watched(chromium) as page:
+        open_page(page, served, request.param)
+        page.name = request.param
+        yield page
+
+
+on_pages, on_chapters = (pytest.mark.parametrize("opened", names, indirect=True) for names in (PAGES, CHAPTERS))
+
+
+@on_pages
+def test_a_page_opens_with_its_title_and_its_mathematics(opened):
+    title = re.search(r"^# (.+)$", source(opened.name), re.M)[1]
+    assert title.replace("`", "") in opened.locator(".bd-article h1").first.inner_text()
+    if "$" in source(opened.name):
+        opened.locator("mjx-container").first.wait_for(state="attached")
+        assert opened.locator("mjx-merror, mjx-container[data-mjx-error]").count() == 0
         typeset = "() => [...document.querySelectorAll('.math')].every(box => box.querySelector('mjx-container'))"
-        page.wait_for_function(typeset)
+        opened.wait_for_function(typeset)
 
 
-def test_every_link_inside_the_site_leads_somewhere(served, page):
-    checked, broken = set(), []
-    for name in PAGES:
-        open_page(page, served, name)
-        hrefs = page.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))")
-        targets = {urldefrag(urljoin(page.url, href)) for href in hrefs}
-        here = {fragment for url, fragment in targets if url == page.url and fragment}
-        broken += [f"{name}#{fragment}" for fragment in here if page.locator(f'[id="{fragment}"]').count() == 0]
-        inside = {url for url, _ in targets if url.startswith(served)} - checked
-        broken += [f"{name} -> {url}" for url in sorted(inside) if not page.request.get(url).ok]
-        checked |= inside
-    assert not broken
-    assert len(checked) > len(PAGES)
+@pytest.fixture(scope="module")
+def alive(served, chromium):
+    """Whether there is something at an address inside the site, asked once."""
+    with watched(chromium) as page:
+        yield functools.cache(lambda url: page.request.get(url).ok)
+
+
+@on_pages
+def test_every_link_inside_the_site_leads_somewhere(served, opened, alive):
+    hrefs = opened.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))")
+    targets = {urldefrag(urljoin(opened.url, href)) for href in hrefs}
+    here = {fragment for url, fragment in targets if url == opened.url and fragment}
+    assert not [fragment for fragment in here if opened.locator(f'[id="{fragment}"]').count() == 0]
+    inside = {url for url, _ in targets if url.startswith(served)}
+    assert len(inside) > len(PAGES)
+    assert not [url for url in inside if not alive(url)]
 
 
 def test_the_landing_page_leads_to_the_book_the_chapters_and_the_apps(served, page):
@@ -87,27 +104,27 @@ def test_a_slider_moves_the_picture(served, page, book):
     pytest.fail("the slider was moved and the picture stayed the same")
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_solutions_are_folded_until_they_are_asked_for(served, page, name):
-    open_page(page, served, name)
-    solutions = page.locator("details", has=page.locator("summary", has_text="Solution"))
+@on_chapters
+def test_solutions_are_folded_until_they_are_asked_for(opened):
+    solutions = opened.locator("details", has=opened.locator("summary", has_text="Solution"))
     assert solutions.count() > 0
-    opened = solutions.and_(page.locator("details[open]"))
-    assert opened.count() == 0
+    unfolded = solutions.and_(opened.locator("details[open]"))
+    assert unfolded.count() == 0
     solutions.first.locator("summary").click()
-    assert opened.count() == 1
+    assert unfolded.count() == 1
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_the_notebook_of_a_chapter_can_be_downloaded(served, page, name):
-    open_page(page, served, name)
-    page.get_by_role("button", name="Download this page").click()
-    with page.expect_download() as download:
-        page.locator(".btn-download-notebook-button").click()
+@on_chapters
+def test_the_notebook_of_a_chapter_can_be_downloaded(opened):
+    opened.get_by_role("button", name="Download this page").click()
+    with opened.expect_download() as download:
+        opened.locator(".btn-download-notebook-button").click()
     notebook = nbformat.read(download.value.path(), as_version=4)
     nbformat.validate(notebook)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert code == [cell.source for cell in jupytext.reads(source(name), "md:myst").cells if cell.cell_type == "code"]
+    assert code == [
+        cell.source for cell in jupytext.reads(source(opened.name), "md:myst").cells if cell.cell_type == "code"
+    ]
 
 
 def test_the_search_finds_a_word_of_the_book(served, page):
