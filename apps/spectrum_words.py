@@ -10,6 +10,8 @@ MIXED = r"dx = [\,v + \theta\,(b - v)\,]\,dt"
 EQUATION = {
     "leaning": MIXED,
     "stirred": MIXED + r" + \sqrt\theta\,dW",
+    "balanced": r"x_{t+\Delta t} = \Phi_\theta(x_t) + n,\quad"
+    r" \mathbb E|\hat n|^2 = \mathbb E|\hat x|^2 - \mathbb E|\hat\Phi_\theta(x)|^2",
     "pfi": r"dz_\tau = b(z_\tau, \tau, x_t)\,d\tau + \sigma(1 - \tau)\,dW,\quad z_0 = x_t,"
     r"\ z_1 \sim x_{t+\Delta t}",
     "mcvd": r"z_k = \sqrt{\bar\alpha_k}\,x_{t+\Delta t} + \sqrt{1 - \bar\alpha_k}\,\varepsilon,"
@@ -24,6 +26,8 @@ NOTE = {
     "leaning": "A share of the drift leads what has gone astray back to the data; no noise makes up for what that"
     " smooths.",
     "stirred": f"A share of the drift leads back to the data, and the noise that belongs to it spreads again: {AGAIN}",
+    "balanced": "A share of the drift leads back to the data. The noise gives each shell of waves back what one step"
+    f" takes from it, measured on the data: {AGAIN}",
     "pfi": f"Each frame is drawn given the one before: {AGAIN}",
     "mcvd": f"Frames are drawn, some at a time, given those before: {AGAIN}",
     STILL: "A true field of another time has a true spectrum, however wrong its eddies are.",
@@ -58,7 +62,7 @@ def equations(setting: Setting) -> str:
     """The equation of the method, with a link to where it is explained."""
     name, *share = setting.method.split()
     line = EQUATION.get(name) or rf"\dot x = v(x),\quad v = \arg\min\ \overline{{{OBJECTIVE[name]}}}"
-    line += rf",\quad \theta = {share[0]}" if name in ("leaning", "stirred") else ""
+    line += rf",\quad \theta = {share[0]}" if name in ("leaning", "stirred", "balanced") else ""
     return (
         equation(line) + f"<p>Here x is the field of vorticity. More in {chapter('09_turbulence', 'Turbulence')}.</p>"
     )

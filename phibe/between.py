@@ -13,13 +13,14 @@ from torch import Tensor
 
 from phibe.calculus import Velocity
 from phibe.flow import Flow
+from phibe.metrics.spectra import over_shells
 from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
 Noise = Callable[[Tensor, float, torch.Generator | None], Tensor]
 """`noise(x, h, generator)`: what the noise adds to states (n, *state) in a time h."""
 
-ENOUGH = 512
+ENOUGH = 1024
 """Transitions from which the spectrum of a noise is taken."""
 
 
@@ -54,21 +55,42 @@ class Between:
         """Trajectories through `x0` (n, *state) at `times`: `substeps` of `method` between two of them, half of the
         noise of its duration before each and half after it [Strang]; order 2 in law. A new draw at each call."""
         times = torch.as_tensor(times, dtype=torch.float64)
-        flow, x, made = Flow(self.leaning), x0, [x0]
+        x, made = x0, [x0]
         for start, end in pairwise(times):
             for t in torch.linspace(float(start), float(end), substeps + 1, dtype=torch.float64).unfold(0, 2, 1):
-                half = float(t[1] - t[0]) / 2
-                x = flow.generate(self._stirred(x, half, generator), t, method=method, substeps=1).states[:, -1]
-                x = self._stirred(x, half, generator)
+                x = self._step(x, t, method, generator)
             made.append(x)
         return Trajectories(torch.stack(made, dim=1), times.to(x0.device))
+
+    def leaning(self, x: Tensor, t: Tensor) -> Tensor:
+        """v + θ(b − v), (n, *state)."""
+        return self.drift(x, t) if self.share == 1 else torch.lerp(self.velocity(x, t), self.drift(x, t), self.share)
+
+    def carried(self, x: Tensor, t: Tensor, *, method: str = "rk4") -> Tensor:
+        """States (n, *state) after one step of `method` along `leaning` from the first to the last of `t`, no noise."""
+        return Flow(self.leaning).generate(x, t, method=method).states[:, -1]
+
+    def _step(self, x: Tensor, t: Tensor, method: str, generator: torch.Generator | None) -> Tensor:
+        half = float(t[1] - t[0]) / 2
+        return self._stirred(self.carried(self._stirred(x, half, generator), t, method=method), half, generator)
 
     def _stirred(self, x: Tensor, h: float, generator: torch.Generator | None) -> Tensor:
         return x if self.noise is None else x + math.sqrt(self.share) * self.noise(x, h, generator)
 
-    def leaning(self, x: Tensor, t: Tensor) -> Tensor:
-        """v + θ(b − v), (n, *state)."""
-        return torch.lerp(self.velocity(x, t), self.drift(x, t), self.share)
+
+@dataclass(frozen=True)
+class Balanced(Between):
+    """x′ = Φ(x) + n, with Φ one step along v + θ(b − v) and the noise n that gives back what Φ takes.
+
+    √θ dW belongs to the exact v and b and to short steps. Those that were learnt, followed over an interval that is not
+    short, take something else from each wave than that noise returns, and the spectrum drifts away. Here the noise is
+    what the data says is missing [`FieldNoise.of_balance`]: E|x̂′|² = E|Φ̂(x)|² + E|n̂|² in each shell of waves. As n is
+    independent of x, one step then keeps the spectrum of the data, however good v and b are.
+    """
+
+    def _step(self, x: Tensor, t: Tensor, method: str, generator: torch.Generator | None) -> Tensor:
+        x = self.carried(x, t, method=method)
+        return x if self.noise is None else x + self.noise(x, float(t[1] - t[0]), generator)
 
 
 @dataclass(frozen=True)
@@ -80,21 +102,43 @@ class FieldNoise:
     step: float
 
     @classmethod
-    @torch.no_grad()
     def of_residuals(cls, drift: Velocity, data: Trajectories) -> FieldNoise:
         """What a drift leaves unexplained in steps of periodic fields (channels, height, width): x′ − x − Δt b(x)."""
-        if len(data.state_shape) != 3:
-            raise ValueError(f"Fields (channels, height, width) are needed; got states {data.state_shape}.")
-        pairs = data[:: max(1, len(data) // 32)].pairs()
-        chosen = torch.arange(0, len(pairs.x), max(1, len(pairs.x) // ENOUGH))
-        power = torch.zeros(())
-        for some in chosen.split(32):
-            x, t, dx, dt = (part[some] for part in pairs)
-            left = dx - dt.to(x.dtype)[:, None, None, None] * drift(x, t)
-            power = power + torch.fft.rfft2(left, norm="ortho").abs().square().sum(0) / len(chosen)
-        return cls(power, typical_step(data))
+
+        def left(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+            return _power(dx - dt.to(x.dtype)[:, None, None, None] * drift(x, t))
+
+        return cls(_mean(left, data), typical_step(data))
+
+    @classmethod
+    def of_balance(cls, process: Between, data: Trajectories, *, method: str = "rk4") -> FieldNoise:
+        """What one step Φ of a process without its noise, over an interval of the data, takes from the waves:
+        E|x̂′|² − E|Φ̂(x)|², the mean over each shell, and nothing where it takes nothing."""
+
+        def taken(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+            return _power(x + dx) - _power(process.carried(x, times, method=method))
+
+        step = typical_step(data)
+        times = torch.tensor([0.0, step], dtype=torch.float64)
+        return cls(over_shells(_mean(taken, data), data.state_shape[-1]).clamp(min=0), step)
 
     def __call__(self, x: Tensor, h: float, generator: torch.Generator | None) -> Tensor:
         white = torch.randn(x.shape, dtype=x.dtype, generator=generator).to(x.device)
         shaped = torch.fft.rfft2(white, norm="ortho") * (self.power * abs(h) / self.step).sqrt()
         return torch.fft.irfft2(shaped, s=x.shape[-2:], norm="ortho")
+
+
+@torch.no_grad()
+def _mean(measure: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], data: Trajectories) -> Tensor:
+    """The mean of `measure(x, t, dx, dt)`, (n, …), over transitions from all over the data."""
+    if len(data.state_shape) != 3:
+        raise ValueError(f"Fields (channels, height, width) are needed; got states {data.state_shape}.")
+    pairs = data[:: max(1, len(data) // 32)].pairs()
+    chosen = torch.arange(0, len(pairs.x), max(1, len(pairs.x) // ENOUGH))
+    return torch.stack([measure(*(part[some] for part in pairs)).sum(0) for some in chosen.split(32)]).sum(0) / len(
+        chosen
+    )
+
+
+def _power(fields: Tensor) -> Tensor:
+    return torch.fft.rfft2(fields, norm="ortho").abs().square()

@@ -15,6 +15,7 @@ COLORS = {
     "persistence": "#8a8f98",
     "leaning": "#3d5a80",
     "stirred": "#c2185b",
+    "balanced": "#8e24aa",
     "pfi": "#e69f00",
     "mcvd": "#7b4a2d",
     "samples": "#9aa3b2",

@@ -1,10 +1,14 @@
 """Between a flow and its SDE: the marginals are the same for every share, but only with the noise that goes with it."""
 
+import math
+
 import pytest
 import torch
 from problems import normal
 
-from phibe.between import Between, FieldNoise
+from phibe.between import Balanced, Between, FieldNoise
+from phibe.metrics import enstrophy_spectrum
+from phibe.metrics.spectra import over_shells
 from phibe.systems import OU
 from phibe.trajectories import Trajectories
 
@@ -46,21 +50,65 @@ def test_the_same_generator_draws_the_same_paths_and_substeps_are_steps():
     torch.testing.assert_close(fine.states, one.states[:, ::5])
 
 
+def fields(power, generator, *, paths=64, steps=8):
+    """Paths of x′ = x/2 + noise of that power at the interval 0.5, at rest from the start."""
+    given = FieldNoise(power, 0.5)
+    x = given(torch.zeros(paths, 1, 8, 8).double(), 0.5 / (1 - 0.25), generator)
+    made = [x]
+    for _ in range(steps):
+        made.append(made[-1] / 2 + given(x, 0.5, generator))
+    return Trajectories(torch.stack(made, 1), 0.5 * torch.arange(steps + 1, dtype=torch.float64))
+
+
 def test_residuals_of_fields_have_their_power_back():
     """Increments of a known spectrum around a known drift."""
     generator = torch.Generator().manual_seed(0)
     power = 1 / (1 + torch.arange(5.0).double() ** 2) * torch.ones(1, 8, 1)
-    given = FieldNoise(power.double(), 0.5)
-    x = torch.randn(64, 1, 8, 8, generator=generator).double()
-    paths = [x]
-    for _ in range(8):
-        paths.append(paths[-1] - 0.5 * paths[-1] + given(paths[-1], 0.5, generator))
-    data = Trajectories(torch.stack(paths, 1), 0.5 * torch.arange(9, dtype=torch.float64))
+    data = fields(power.double(), generator)
     found = FieldNoise.of_residuals(lambda x, t: -x, data)
     assert found.step == 0.5
     torch.testing.assert_close(found.power.mean(1), power.mean(1), rtol=0.1, atol=0)
-    half = torch.stack([found(x, 0.125, generator) for _ in range(20)])
+    half = torch.stack([found(data.states[:, 0], 0.125, generator) for _ in range(20)])
     torch.testing.assert_close(half.var(), (found.power.double() * WEIGHTS).sum() / 64 / 4, rtol=0.1, atol=0)
+
+
+def shells():
+    """A power that is the same for all waves of a shell."""
+    return over_shells(torch.linspace(2, 0.5, 5).double() * torch.ones(1, 8, 1).double(), 8)
+
+
+@pytest.mark.parametrize(
+    ("share", "method", "kept"), [(1.0, "euler", 0.5), (1.0, "rk4", math.exp(-0.5)), (0.4, "rk4", math.exp(-0.2))]
+)
+def test_the_balance_is_what_a_step_takes(share, method, kept):
+    """At rest the power is N/(1 − ¼); a step that keeps a part c of each field takes 1 − c² of that."""
+    data = fields(shells(), torch.Generator().manual_seed(0), paths=128)
+    process = Balanced(lambda x, t: 0 * x, lambda x, t: -x, share)
+    found = FieldNoise.of_balance(process, data, method=method)
+    torch.testing.assert_close(found.power.mean(1), (shells() / 0.75 * (1 - kept**2)).mean(1), rtol=0.15, atol=0)
+    torch.testing.assert_close(found.power, over_shells(found.power, 8))
+
+
+def test_a_balanced_process_keeps_the_spectrum_however_wrong_its_drift_and_a_stirred_one_does_not():
+    generator = torch.Generator().manual_seed(0)
+    data = fields(shells(), generator, paths=128)
+    parts = (lambda x, t: 0.05 * x, lambda x, t: -6 * x, 0.5)
+    balanced = Balanced(*parts, FieldNoise.of_balance(Balanced(*parts), data))
+    stirred = Between(*parts, FieldNoise.of_residuals(parts[1], data))
+    times = 0.5 * torch.arange(41, dtype=torch.float64)
+    ends = [p.generate(data.states[:, 0], times, generator=generator).states[:, -20:] for p in (balanced, stirred)]
+    truth = data.states.flatten(0, 1)
+    near, far = (
+        enstrophy_spectrum(end).mean.mean((0, 1, 2)) / enstrophy_spectrum(truth).mean.mean((0, 1)) for end in ends
+    )
+    torch.testing.assert_close(near, torch.ones_like(near), rtol=0.2, atol=0)
+    assert float((far - 1).abs().max()) > 0.5
+
+
+def test_a_step_that_takes_nothing_gets_nothing():
+    data = fields(shells(), torch.Generator().manual_seed(0))
+    growing = Balanced(lambda x, t: x, lambda x, t: x, 0.3)
+    assert float(FieldNoise.of_balance(growing, data).power.abs().max()) == 0
 
 
 WEIGHTS = torch.tensor([1.0, 2, 2, 2, 1]).double()  # waves of a real field that the half spectrum stands for
@@ -69,5 +117,8 @@ WEIGHTS = torch.tensor([1.0, 2, 2, 2, 1]).double()  # waves of a real field that
 def test_a_share_beyond_the_sde_is_refused():
     with pytest.raises(ValueError, match="from 0"):
         process(1.5)
+    flat = Trajectories(torch.zeros(2, 3, 2), torch.arange(3.0))
     with pytest.raises(ValueError, match="channels, height, width"):
-        FieldNoise.of_residuals(lambda x, t: x, Trajectories(torch.zeros(2, 3, 2), torch.arange(3.0)))
+        FieldNoise.of_residuals(lambda x, t: x, flat)
+    with pytest.raises(ValueError, match="channels, height, width"):
+        FieldNoise.of_balance(process(0.5), flat)

@@ -21,7 +21,7 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 ORDER = [
     *("files", "downloads", "colors", "svg", "arrays", "labels", "tables", "trajectories", "missing", "reading"),
     *("films", "clips", "systems", "kth", "theory", "calculus", "objectives", "integrators", "explore", "flow"),
-    *("affine", "bases", "population", "moments", "between", "metrics", "ensembles", "linear", "diagnosis", "networks"),
+    *("affine", "bases", "population", "moments", "metrics", "between", "ensembles", "linear", "diagnosis", "networks"),
     *(
         "uploads",
         "codecs",

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from phibe.baselines import MCVD, PFI, Forecaster, Persistence, conditional_unet
 from phibe.baselines.training import ForecastTask
-from phibe.between import Between, FieldNoise
+from phibe.between import Balanced, Between, FieldNoise
 from phibe.experiments.rollouts import Roll, Rollouts
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks import Normalised, UNet
+from phibe.training import FitConfig
 from phibe.training.checkpoints import save_tensors
 from phibe.training.conditioned import ConditionedFlow, ConditionedTask
 from phibe.training.loop import train
@@ -28,6 +29,9 @@ from phibe.trajectories import Trajectories
 BOUND = 60.0
 """What a network is shown at most of a field that runs away."""
 
+MIXTURES = {"leaning": Between, "stirred": Between, "balanced": Balanced}
+"""Flows with a share of the drift: alone, with the noise of the SDE, with the noise that keeps the spectrum."""
+
 EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
 
 
@@ -38,7 +42,12 @@ def methods(config: Any) -> list[str]:
 
 def mixtures(config: Any) -> list[str]:
     """What is put together from two of them."""
-    return [*(f"leaning {share:g}" for share in config.leaning), *(f"stirred {share:g}" for share in config.stirred)]
+    return [f"{kind} {share:g}" for kind in MIXTURES for share in getattr(config, kind)]
+
+
+def rule(share: float) -> str:
+    """The integrator of a mixture: the drift alone is the mean of what comes, by one Euler step [`regression`]."""
+    return "euler" if share == 1 else "rk4"
 
 
 def assemble(name: str, shape: tuple[int, ...], config: Any) -> Any:
@@ -63,18 +72,27 @@ def learn(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
     else:
         objective, *conditioned = name.split()
         task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
-    training = replace(config.training, seed=config.seed)
-    return train(data, Shifted(task), config=training, out=out, progress=False)
+    return train(data, Shifted(task), config=training(name, config), out=out, progress=False)
+
+
+def training(name: str, config: Any) -> FitConfig:
+    """How a method is trained: all alike, but in fewer steps where one costs more."""
+    return replace(config.training, seed=config.seed, steps=config.fewer.get(name, config.training.steps))
 
 
 def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Between:
-    """`symmetric` with a share of the drift that `regression` has found, and with its noise if it is to be stirred."""
+    """`symmetric` with a share of the drift that `regression` has found, and with the noise that its kind asks for."""
     kind, share = name.split()
     flow, drift = (learn(part, data, config=config, out=out.parent / part) for part in ("symmetric", "regression"))
-    noise = FieldNoise.of_residuals(drift.velocity, data) if kind == "stirred" else None
-    if noise:
-        save_tensors(out / "weights.safetensors", {"power": noise.power})
-    return Between(flow.velocity, drift.velocity, float(share), noise)
+    bare = MIXTURES[kind](flow.velocity, drift.velocity, float(share))
+    if kind == "leaning":
+        return bare
+    if kind == "stirred":
+        noise = FieldNoise.of_residuals(drift.velocity, data)
+    else:
+        noise = FieldNoise.of_balance(bare, data, method=rule(bare.share))
+    save_tensors(out / "weights.safetensors", {"power": noise.power})
+    return replace(bare, noise=noise)
 
 
 def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tensor]) -> Any:
@@ -87,7 +105,8 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
         flow, drift = (part.velocity for part in parts)
         power = weights.get(f"{key}power")
         noise = None if power is None else FieldNoise(power.float(), interval)
-        return Between(flow, drift, float(name.split()[1]), noise)
+        kind, share = name.split()
+        return MIXTURES[kind](flow, drift, float(share), noise)
     model = assemble(name, shape, config)
     model = model if isinstance(model, Forecaster) else Normalised(model, shape)
     model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
@@ -109,8 +128,10 @@ def rolls(name: str, model: Any, config: Any, *, seed: int) -> dict[str, Roll]:
     """The ways to roll a method out, by their labels: a flow has one for each integrator. Draws begin from the seed."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, Between):
-        stirred = partial(stir, model, generator=generator)
-        return {f"{name}, rk4": Roll(stirred, 2 * EVALUATIONS["rk4"], random=model.noise is not None)}
+        method = rule(model.share)
+        stirred = partial(stir, model, method, generator=generator)
+        networks = 1 if model.share == 1 else 2
+        return {f"{name}, {method}": Roll(stirred, networks * EVALUATIONS[method], random=model.noise is not None)}
     if not isinstance(model, (Flow, ConditionedFlow)):
         return {name: Roll(partial(draw, model, generator=generator), model.evaluations, isinstance(model, Forecaster))}
     return {
@@ -127,9 +148,9 @@ def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generat
     return model.generate(history, times, generator=generator).states
 
 
-def stir(model: Between, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+def stir(model: Between, method: str, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
     """Frames between a flow and its SDE."""
-    return model.generate(history[:, -1], times, generator=generator).states
+    return model.generate(history[:, -1], times, method=method, generator=generator).states
 
 
 def carry(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:

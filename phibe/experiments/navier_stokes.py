@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.experiments.fields import judge, learn, methods, mix, mixtures
+from phibe.experiments.fields import judge, learn, methods, mix, mixtures, training
 from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, record
 from phibe.experiments.rollouts import Rollouts
@@ -30,11 +30,12 @@ class Config:
     points at the first of `intervals`; `held_out` of them for the test.
 
     At each interval a U-Net is trained for each of `objectives`, one that also sees the field before for each of
-    `conditioned`, and one for each baseline, all with the same `training` on fields moved to random places. What was
-    trained goes on from `starts` test fields, a time `every` apart, over `horizon`, and from the first `few` over
-    `frames` frames; flows by each of `integrators` (method, substeps), stochastic methods with `members` draws from
-    those few. `leaning` and `stirred` are shares of the drift that `symmetric` leans to, the latter with the noise that
-    belongs to it. The first `shown` films are kept.
+    `conditioned`, and one for each baseline, all with the same `training` on fields moved to random places, but in
+    `fewer` steps where one costs more: all have about the same time. What was trained goes on from `starts` test
+    fields, a time `every` apart, over `horizon`, and from the first `few` over `frames` frames; flows by each of
+    `integrators` (method, substeps), stochastic methods with `members` draws from those few. `leaning`, `stirred` and
+    `balanced` are shares of the drift that `symmetric` leans to: alone, with the noise of the SDE, and with the noise
+    that keeps the spectrum. The first `shown` films are kept.
     """
 
     solver_grid: int = 96
@@ -48,7 +49,8 @@ class Config:
     objectives: tuple[str, ...] = ("symmetric", "regression", "phibe")
     conditioned: tuple[str, ...] = ()
     leaning: tuple[float, ...] = (0.1, 0.2)
-    stirred: tuple[float, ...] = (0.1, 0.2, 0.3)
+    stirred: tuple[float, ...] = (0.1, 0.3)
+    balanced: tuple[float, ...] = (0.1, 0.3, 1.0)
     pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
     mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
     network: dict[str, Any] = field(
@@ -56,9 +58,17 @@ class Config:
     )
     training: FitConfig = field(
         default_factory=lambda: FitConfig(
-            steps=1000, batch=16, learning_rate=1e-3, held_out=0.1, evaluate_every=250, patience=3, checkpoint_every=100
+            steps=3000,
+            batch=16,
+            learning_rate=1e-3,
+            held_out=0.1,
+            ema=0.999,
+            evaluate_every=500,
+            patience=0,
+            checkpoint_every=100,
         )
     )
+    fewer: dict[str, int] = field(default_factory=lambda: {"phibe": 1200})
     integrators: tuple[tuple[str, int], ...] = (
         ("euler", 1), ("rk4", 1), ("rk4", 2), ("leapfrog", 1), ("filtered", 1),
     )  # fmt: skip
@@ -88,10 +98,12 @@ CONFIGS = {
         conditioned=("regression",),
         leaning=(0.1,),
         stirred=(0.3,),
+        balanced=(0.3, 1.0),
         pfi={"steps": 3},
         mcvd={"past": 1, "frames": 2, "steps": 3},
         network={"channels": 4, "multipliers": [1, 2], "blocks": 1, "patch": 2},
         training=FitConfig(steps=4, batch=4, evaluate_every=2, held_out=0.25),
+        fewer={"phibe": 2},
         integrators=(("euler", 1), ("rk4", 2)),
         starts=2,
         every=0.5,
@@ -116,6 +128,7 @@ CONFIGS = {
         training=FitConfig(
             steps=100_000, batch=32, learning_rate=2e-4, ema=0.999, evaluate_every=2000, checkpoint_every=1000
         ),
+        fewer={},
         starts=200,
         few=32,
         members=10,
@@ -217,14 +230,15 @@ def describe(config: Config, fits: Path) -> dict[str, Any]:
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 MEASURED = "measured.json"
-OTHERS = ("objectives", "conditioned", "leaning", "stirred", "shown", "workers")
+OTHERS = ("objectives", "conditioned", "leaning", "stirred", "balanced", "fewer", "shown", "workers")
 """Settings that say which methods there are, and nothing of any one of them."""
 
 
 def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     """Train one method at one interval, roll it out, and leave what was measured in its folder."""
     folder = fits / f"{interval:g}" / name
-    settings = {k: v for k, v in json.loads(json.dumps(asdict(config))).items() if k not in OTHERS}
+    own = asdict(replace(config, training=training(name, config)))
+    settings = {k: v for k, v in json.loads(json.dumps(own)).items() if k not in OTHERS}
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
     seen, test = seen_at(interval, config, fits)

@@ -58,18 +58,29 @@ def spectral_distance(fields: Tensor, truth: Tensor, *, lowest: int = 1, highest
     return log_spectral_error(fields, truth, lowest=lowest, highest=highest).square().mean(-1).sqrt()
 
 
+def over_shells(values: Tensor, width: int) -> Tensor:
+    """Values (…, height, width//2 + 1) at the modes of a real transform, each replaced by the mean over its shell."""
+    radius, _ = _modes(values.shape[-2], width)
+    return _by_shell(values, width).mean[..., radius.round().long()]
+
+
 # -- inside --------------------------------------------------------------------------------------------------------
 
 
 def _shell_means(field: Tensor, density: Callable[[Tensor, Tensor], Tensor]) -> Spectrum:
-    radius, weight = (part.to(field.device, field.dtype) for part in _modes(*field.shape[-2:]))
+    radius = _modes(*field.shape[-2:])[0].to(field.device, field.dtype)
+    return _by_shell(density(torch.fft.rfft2(field, norm="forward").abs().square(), radius), field.shape[-1])
+
+
+def _by_shell(values: Tensor, width: int) -> Spectrum:
+    """Means of values (…, height, width//2 + 1) at the modes that a real transform keeps."""
+    radius, weight = (part.to(values.device, values.dtype) for part in _modes(values.shape[-2], width))
     shell = radius.round().long().flatten()
-    values = density(torch.fft.rfft2(field, norm="forward").abs().square(), radius) * weight
     count = int(shell.max()) + 1
     modes = weight.new_zeros(count).index_add_(0, shell, weight.flatten())
-    flat = values.flatten(-2)
+    flat = (values * weight).flatten(-2)
     total = flat.new_zeros(*flat.shape[:-1], count).index_add_(-1, shell, flat)
-    return Spectrum(torch.arange(count, device=field.device), total / modes, modes)
+    return Spectrum(torch.arange(count, device=values.device), total / modes, modes)
 
 
 @lru_cache(maxsize=8)
