@@ -314,6 +314,24 @@ def test_the_random_numbers_of_a_step_do_not_depend_on_how_many_processes_share_
         assert torch.equal(whole, torch.cat(parts))
 
 
+def test_a_centred_diffusion_keeps_the_mean_of_the_fields_and_the_rest_of_the_draw():
+    torch.manual_seed(0)
+    model = MCVD(
+        conditional_unet((1, 8, 8), past=1, frames=2, channels=4, multipliers=(1, 2), blocks=1), past=1, steps=5
+    )
+    model.mean.fill_(3.0)
+    model.step.fill_(STEP)
+    model.network.leave[-1].bias.data.fill_(0.1)  # ε̂ is off by a constant
+    start, times = 3 + torch.randn(2, 1, 1, 8, 8), STEP * torch.arange(5)
+    free, centred = [], []
+    for model.centred, frames in ((False, free), (True, centred)):
+        frames.append(model.generate(start, times, generator=torch.Generator().manual_seed(0)).states[:, 1:])
+    assert float((free[0].mean((-2, -1)) - 3).abs().max()) > 0.1
+    torch.testing.assert_close(centred[0].mean((-2, -1)), torch.full((2, 4, 1), 3.0), atol=1e-4, rtol=0)
+    off = (free[0] - centred[0])[:, :2]
+    assert float(off.std((-2, -1)).max()) < 0.3 * float(free[0].std())
+
+
 def test_a_share_of_the_pasts_is_masked():
     seen = []
 

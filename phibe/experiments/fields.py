@@ -32,6 +32,8 @@ BOUND = 60.0
 MIXTURES = {"leaning": Between, "stirred": Between, "balanced": Balanced}
 """Flows with a share of the drift: alone, with the noise of the SDE, with the noise that keeps the spectrum."""
 
+CENTRED = "mcvd centred"
+
 EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
 
 
@@ -41,8 +43,8 @@ def methods(config: Any) -> list[str]:
 
 
 def mixtures(config: Any) -> list[str]:
-    """What is put together from two of them."""
-    return [f"{kind} {share:g}" for kind in MIXTURES for share in getattr(config, kind)]
+    """What is made of them without training: flows with a share of the drift, and an MCVD that knows the mean."""
+    return [*(f"{kind} {share:g}" for kind in MIXTURES for share in getattr(config, kind)), CENTRED]
 
 
 def rule(share: float) -> str:
@@ -80,8 +82,11 @@ def training(name: str, config: Any) -> FitConfig:
     return replace(config.training, seed=config.seed, steps=config.fewer.get(name, config.training.steps))
 
 
-def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Between:
-    """`symmetric` with a share of the drift that `regression` has found, and with the noise that its kind asks for."""
+def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
+    """`symmetric` with a share of the drift that `regression` has found and the noise that its kind asks for; or MCVD,
+    centred."""
+    if name == CENTRED:
+        return _centred(learn("mcvd", data, config=config, out=out.parent / "mcvd"))
     kind, share = name.split()
     flow, drift = (learn(part, data, config=config, out=out.parent / part) for part in ("symmetric", "regression"))
     bare = MIXTURES[kind](flow.velocity, drift.velocity, float(share))
@@ -98,6 +103,8 @@ def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Between:
 def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tensor]) -> Any:
     """A method as a run has left it, from the `weights` of all its methods at all intervals."""
     shape, key = (1, config.grid, config.grid), f"{interval:g}.{name}."
+    if name == CENTRED:
+        return _centred(restore("mcvd", interval, config=config, weights=weights))
     if name == "persistence":
         return Persistence(shape)
     if name in mixtures(config):
@@ -114,6 +121,11 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
     if isinstance(model, Forecaster):
         return model
     return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
+
+
+def _centred(model: MCVD) -> MCVD:
+    model.centred = True
+    return model
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Config:
             checkpoint_every=100,
         )
     )
-    fewer: dict[str, int] = field(default_factory=lambda: {"phibe": 1200})
+    fewer: dict[str, int] = field(default_factory=lambda: {"phibe": 1000})
     integrators: tuple[tuple[str, int], ...] = (
         ("euler", 1), ("rk4", 1), ("rk4", 2), ("leapfrog", 1), ("filtered", 1),
     )  # fmt: skip
