@@ -10,8 +10,7 @@ MIXED = r"dx = [\,v + \theta\,(b - v)\,]\,dt"
 EQUATION = {
     "leaning": MIXED,
     "stirred": MIXED + r" + \sqrt\theta\,dW",
-    "balanced": r"x_{t+\Delta t} = \Phi_\theta(x_t) + n,\quad"
-    r" \mathbb E|\hat n|^2 = \mathbb E|\hat x|^2 - \mathbb E|\hat\Phi_\theta(x)|^2",
+    "balanced": r"x' = \Phi_\theta(x) + n,\ \mathbb E|\hat n|^2 = \mathbb E|\hat x|^2 - \mathbb E|\hat\Phi_\theta|^2",
     "pfi": r"dz_\tau = b(z_\tau, \tau, x_t)\,d\tau + \sigma(1 - \tau)\,dW,\quad z_0 = x_t,"
     r"\ z_1 \sim x_{t+\Delta t}",
     "mcvd": r"z_k = \sqrt{\bar\alpha_k}\,x_{t+\Delta t} + \sqrt{1 - \bar\alpha_k}\,\varepsilon,"
