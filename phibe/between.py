@@ -135,9 +135,8 @@ def _mean(measure: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], data: Tra
         raise ValueError(f"Fields (channels, height, width) are needed; got states {data.state_shape}.")
     pairs = data[:: max(1, len(data) // 32)].pairs()
     chosen = torch.arange(0, len(pairs.x), max(1, len(pairs.x) // ENOUGH))
-    return torch.stack([measure(*(part[some] for part in pairs)).sum(0) for some in chosen.split(32)]).sum(0) / len(
-        chosen
-    )
+    sums = [measure(*(part[some] for part in pairs)).sum(0) for some in chosen.split(32)]
+    return torch.stack(sums).sum(0) / len(chosen)
 
 
 def _power(fields: Tensor) -> Tensor:
