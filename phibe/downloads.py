@@ -28,7 +28,7 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     on. A download that was cut off goes on where it ended, if the server has still the same file.
     """
     folder, name = Path(folder), _name(url)
-    known = _known(folder).get(name, {})
+    known = _hashes(folder).get(name, {})
     wanted = (sha256 or known.get("sha256", "")).lower()
     target, partial = folder / name, folder / f".{name}.part"
     if not target.exists():
@@ -38,7 +38,7 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
         os.replace(partial, target)
         _tag(partial).unlink(missing_ok=True)
     found = _check(target, wanted, url)
-    write_json(folder / HASHES, _known(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
+    write_json(folder / HASHES, _hashes(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
     return target
 
 
@@ -55,7 +55,7 @@ def _name(url: str) -> str:
     return name
 
 
-def _known(folder: Path) -> dict[str, Any]:
+def _hashes(folder: Path) -> dict[str, Any]:
     file = folder / HASHES
     return json.loads(file.read_text("utf8")) if file.exists() else {}
 

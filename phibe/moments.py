@@ -124,7 +124,7 @@ def grouped_moments(blocks: Iterable[Trajectories], objective: str = "phibe") ->
             part = _grouped(chunk.to(torch.float64), find_objective(objective), shift)
             sums = part if sums is None else sums.plus(part)
         interval = min(interval[0], block.interval[0]), max(interval[1], block.interval[1])
-        step, dtype = typical_step(block), block.states.dtype
+        step, dtype = block.typical_step, block.states.dtype
     if sums is None:
         raise ValueError("There is no block of paths to fit: the iterable was empty. Was it used up by an earlier fit?")
     both = (sums.counts > 0).all(1)
@@ -188,11 +188,3 @@ def _outer(a: Tensor, b: Tensor, group: Tensor, count: int) -> Tensor:
         return torch.einsum("ntp,ntq->tpq", a.reshape(-1, count, a.shape[1]), b.reshape(-1, count, b.shape[1]))
     total = torch.zeros(count, a.shape[1], b.shape[1], dtype=torch.float64)
     return total.index_add_(0, group, a[:, :, None] * b[:, None, :])
-
-
-def typical_step(data: Trajectories) -> float:
-    return (
-        float(data._path_times().diff(dim=1)[data._observed(2)].median())
-        if not data.shared_times
-        else float(data.times.diff().median())
-    )

@@ -101,6 +101,13 @@ class Trajectories:
         """True when every path is observed on one grid (a ragged path on a beginning of it)."""
         return self.times.ndim == 1
 
+    @property
+    def typical_step(self) -> float:
+        """The median time between two neighbouring observations."""
+        if self.shared_times:
+            return float(self.times.diff().median())
+        return float(self._path_times().diff(dim=1)[self._observed(2)].median())
+
     def _path_times(self) -> Tensor:
         return self.times.expand(self.states.shape[:2])
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from phibe.moments import typical_step
 from phibe.networks import UNet
 from phibe.networks.normalised import channel_moments
 from phibe.trajectories import Trajectories
@@ -74,7 +73,7 @@ class Forecaster(nn.Module):
         """Take the units, the range and the step of the data."""
         if data.state_shape != self.state_shape:
             raise ValueError(f"This network is for states {self.state_shape}; the data has {data.state_shape}.")
-        step, gaps = typical_step(data), data._path_times().diff(dim=1)[data._observed(2)]
+        step, gaps = data.typical_step, data._path_times().diff(dim=1)[data._observed(2)]
         if float((gaps - step).abs().max()) > 0.01 * step:
             raise ValueError(
                 f"A forecaster needs frames at equal steps; here they are from {float(gaps.min()):g} to "

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from phibe.cli.suspicions import suspicions
-from phibe.moments import typical_step
 from phibe.objectives import OBJECTIVES, estimate_noise
 from phibe.training import FitConfig
 from phibe.training.checkpoints import Metrics, load_tensors
@@ -32,7 +31,7 @@ def describe_data(data: Trajectories, path: Path) -> str:
         "paths": f"{len(data)}",
         "times": f"{data.states.shape[1]} a path{lengths}, from {data.interval[0]:g} to {data.interval[1]:g}, "
         + ("shared by all paths" if data.shared_times else "each path its own"),
-        "step": f"{typical_step(data):g}" + ("" if even else f" (median; from {low:g} to {high:g})"),
+        "step": f"{data.typical_step:g}" + ("" if even else f" (median; from {low:g} to {high:g})"),
         "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}" + _names(data),
         "noise": f"{estimate_noise(data):g} (mean |Δx|²/Δt of a coordinate)",
     }

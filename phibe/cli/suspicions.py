@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
 FAR, FEW, HELD, GAP = 20.0, 20, 0.02, 10.0
@@ -32,7 +31,7 @@ def _times(data: Trajectories) -> list[str]:
             f"the times are {first[0]:g}, {first[1]:g}, {first[2]:g}, …: numbers of rows? Velocities are per row"
         )
     steps = data._path_times().diff(dim=1)
-    long = (steps > GAP * typical_step(data)) & data._observed(2)
+    long = (steps > GAP * data.typical_step) & data._observed(2)
     if long.any():
         path, index = (int(i) for i in long.nonzero()[0])
         found.append(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from phibe.bases import Basis, Features
 from phibe.linear.basis_fit import BasisField, fit_blocks, pseudo_inverse
-from phibe.moments import typical_step
 from phibe.objectives import find_objective
 from phibe.trajectories import Trajectories
 
@@ -89,7 +88,7 @@ def estimator_errors(
     At a larger step the bias is taken to be no smaller: fits at steps beyond all memory agree on nothing but zero.
     Where too few observations are left for the basis it is not known: infinite, or that of the step before, grown.
     """
-    kind, steps = find_objective(name), typical_step(blocks[0])
+    kind, steps = find_objective(name), blocks[0].typical_step
     longest = min(block._shortest() for block in blocks)
     lags = [k for k in (1, 2, 4, 8) if longest > (kind.width - 1) * k]
     fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name, weighted=True) for k in lags}

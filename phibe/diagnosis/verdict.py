@@ -21,7 +21,6 @@ from phibe.diagnosis.measures import (
     standardised,
 )
 from phibe.linear.basis_fit import fit_blocks
-from phibe.moments import typical_step
 from phibe.objectives import find_objective
 from phibe.trajectories import Trajectories
 
@@ -87,7 +86,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         ]
         turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
     turns, past = circulation(turning, data, probes), memory(blocks, features, drift)
-    found = Diagnosis(len(data), typical_step(data), errors, *turns, *past)
+    found = Diagnosis(len(data), data.typical_step, errors, *turns, *past)
     found.verdicts.update(_verdicts(found, d))
     return found
 

@@ -18,7 +18,6 @@ from phibe.metrics import (
     spread_skill,
     stability,
 )
-from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
 
@@ -38,7 +37,7 @@ class Rollouts:
     """
 
     def __init__(self, test: Trajectories, config: Any, *, before: int | None = None):
-        self.config, self.step = config, typical_step(test)
+        self.config, self.step = config, test.typical_step
         self.before = config.history - 1 if before is None else before
         self.horizon = round(config.horizon / self.step)
         self.fields = test.states.flatten(0, 1)

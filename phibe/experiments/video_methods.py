@@ -23,7 +23,6 @@ from phibe.codecs import with_velocity
 from phibe.experiments.rollouts import Roll
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
-from phibe.moments import typical_step
 from phibe.networks import Network, Normalised, build
 from phibe.training.conditioned import ConditionedFlow, ConditionedTask
 from phibe.training.loop import Diverged, train
@@ -79,7 +78,7 @@ def in_units(network: Network, data: Trajectories) -> Normalised:
     noise of the sensor, and what the network has to return first is the way back from it.
     """
     made, some = Normalised.fit(network, data), data[:: max(1, len(data) // 500)]
-    moved = some.states.diff(dim=1)[some._observed(2)] / typical_step(data)
+    moved = some.states.diff(dim=1)[some._observed(2)] / data.typical_step
     size = moved.double().square().mean([0, *range(2, moved.ndim)]).sqrt()
     made.velocity_scale.copy_(size.clamp(min=1e-12).reshape(made.velocity_scale.shape))
     return made
@@ -89,7 +88,7 @@ def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any,
     """The trained method, from its folder if that is there: a flow, or a forecaster. Of a training that diverges, the
     last good one."""
     if name in UNTRAINED:
-        return Persistence(data.state_shape) if name == UNTRAINED[0] else ConstantVelocity(typical_step(data))
+        return Persistence(data.state_shape) if name == UNTRAINED[0] else ConstantVelocity(data.typical_step)
     made = assemble(name, data.state_shape, config)
     if isinstance(made, Forecaster):
         task: Placed[Any] = ForecastTask(made)

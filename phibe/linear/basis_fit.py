@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from phibe.bases import Basis, Lifted
 from phibe.calculus import along, times
 from phibe.flow import Flow
-from phibe.moments import typical_step
 from phibe.objectives import Stencil, estimate_noise, find_objective
 from phibe.trajectories import Trajectories
 
@@ -73,7 +72,7 @@ def fit_basis(
     if objective == "isotropic" and noise is None:
         noise = estimate_noise(data)
     field = fit_blocks(data.blocks(blocks), basis, objective, noise=noise, ridge=ridge)
-    return Flow(field, data.interval, typical_step(data))
+    return Flow(field, data.interval, data.typical_step)
 
 
 def fit_blocks(

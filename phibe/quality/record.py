@@ -13,7 +13,6 @@ from torch import Tensor
 from phibe.ensembles import Marks, carry, observed, place_marks, time_free
 from phibe.flow import Flow
 from phibe.metrics import Estimate
-from phibe.moments import typical_step
 from phibe.quality.measures import DRAWS, MEGABYTES, Distance, held_out_objective, law_distances, method_for, spread
 from phibe.quality.verdict import (
     Finding,
@@ -175,7 +174,7 @@ def summary(data: Trajectories, held: int) -> dict[str, Any]:
         "observations": lengths,
         "interval": list(data.interval),
         "shared_times": data.shared_times,
-        "steps": [float(steps.min()), typical_step(data), float(steps.max())],
+        "steps": [float(steps.min()), data.typical_step, float(steps.max())],
         "state_shape": list(data.state_shape),
         "ranges": ranges,
     }

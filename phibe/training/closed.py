@@ -16,7 +16,6 @@ from phibe.ensembles import carry, observed, place_marks
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.metrics import sliced_w2
-from phibe.moments import typical_step
 from phibe.networks import Basis, Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.checkpoints import save_tensors
@@ -122,7 +121,7 @@ def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) ->
     good = {id(trial) for trial in ranked if trial.mean <= limit} | {id(best(tried))}
     near = [trial for trial in tried if id(trial) in good]
     rest = sorted((trial for trial in tried if id(trial) not in good), key=lambda trial: trial.mean)
-    some, step = data[:: max(1, len(data) // 300)], typical_step(data)
+    some, step = data[:: max(1, len(data) // 300)], data.typical_step
 
     def followed(trial: Trial) -> tuple[float, Normalised]:
         field = solved(sums[trial.size.knots], trial.size)
@@ -181,7 +180,7 @@ def try_sizes(
     data: Trajectories, objective: str, candidates: Sequence[Size], config: FitConfig
 ) -> tuple[list[Trial], dict[int, Sums]]:
     """All candidates on all folds, and the sums over the data for each number of knots."""
-    d, steps = data.states[0, 0].numel(), (data.interval[1] - data.interval[0]) / typical_step(data)
+    d, steps = data.states[0, 0].numel(), (data.interval[1] - data.interval[0]) / data.typical_step
     candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
     folds = [data[part] for part in order.chunk(min(FOLDS, len(data))) if len(part)]

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from phibe.flow import Flow
-from phibe.moments import typical_step
 from phibe.networks import Normalised, check_network
 from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
@@ -131,7 +130,7 @@ class ConditionedTask(VelocityTask):
 
     def result(self, network: nn.Module, data: Trajectories) -> Any:
         kept = network.to(data.states.device, data.states.dtype).eval().requires_grad_(False)
-        return ConditionedFlow(kept, typical_step(data))
+        return ConditionedFlow(kept, data.typical_step)
 
     def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
         check_network(Told(network), x, t, objective=self.name)

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from phibe.moments import typical_step
 from phibe.trajectories import Trajectories
 
 
@@ -42,7 +41,7 @@ def place_knots(data: Trajectories, count: int, *, bins: int = 32) -> Tensor:
     way = torch.cat([torch.zeros(1), pace.cumsum(0)]).double()
     centres = centres.double()
     centres[0], centres[-1] = 0.0, 1.0
-    closest = 3 * typical_step(data) / (end - start)
+    closest = 3 * data.typical_step / (end - start)
     return _apart(_inverse(way / way[-1], centres, even), even, closest)
 
 

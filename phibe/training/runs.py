@@ -13,7 +13,6 @@ from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.labels import Labels
 from phibe.linear import AffineField
-from phibe.moments import typical_step
 from phibe.networks import NETWORKS, Normalised, build
 from phibe.training.checkpoints import load_tensors, save_tensors
 from phibe.trajectories import Trajectories
@@ -62,7 +61,7 @@ def about_flow(network: nn.Module, flow: Flow, dtype: torch.dtype) -> dict[str, 
 
 def of_data(velocity: nn.Module, data: Trajectories) -> Flow:
     """The velocity as a flow on the interval of the data, with its step and labels."""
-    return Flow(velocity, data.interval, typical_step(data), data.labels)
+    return Flow(velocity, data.interval, data.typical_step, data.labels)
 
 
 def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
