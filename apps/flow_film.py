@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phibe.experiments import pendulum_states
+from phibe.experiments.pendulum import states as pendulum_states
+from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.objectives import OBJECTIVES
-from phibe.systems import OU, SDE, Acrobot, double_well
+from phibe.systems.ou import OU
+from phibe.systems.sde import SDE, double_well
 from phibe.trajectories import Trajectories
 
 FRAMES = 121

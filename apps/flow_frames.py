@@ -26,12 +26,11 @@ from flow_film import (
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from phibe.affine import affine_coefficients, flow_map, pushforward
 from phibe.flow import Flow
-from phibe.linear import AffineField, fit_affine
+from phibe.linear.affine import AffineField, fit_affine
 from phibe.metrics import gaussian_w2, moments
-from phibe.systems import OU, Gaussian
-from phibe.theory import affine_gap
+from phibe.systems.ou import OU, Gaussian
+from phibe.theory import affine_coefficients, affine_gap, flow_map, pushforward
 from phibe.trajectories import Trajectories
 
 TRAIL = 30  # frames a trail looks back

@@ -8,11 +8,10 @@ import torch
 from flow_film import FRAMES, Setting, second
 from torch import Tensor
 
-from phibe.experiments import pendulum_states
+from phibe.experiments.pendulum import states as pendulum_states
+from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times, on_circles, wrap
 from phibe.experiments.report import committed
 from phibe.metrics import sliced_w2
-from phibe.systems import Acrobot
-from phibe.systems.acrobot import RATE, frame_times, on_circles, wrap
 
 DRAWN = 150  # of the ensemble; the first of it is the one path
 ENSEMBLE = 300

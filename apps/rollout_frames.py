@@ -11,12 +11,13 @@ import numpy as np
 from screens import sendable
 from torch import Tensor
 
-from phibe.codecs import GeometryCodec
-from phibe.experiments import pendulum_images, pendulum_states
+from phibe.experiments.pendulum import images as pendulum_images
+from phibe.experiments.pendulum import states as pendulum_states
+from phibe.experiments.pendulum.acrobot import RATE, frame_times
+from phibe.experiments.pendulum.codec import GeometryCodec
+from phibe.experiments.pendulum.rendering import pose_error, read_pose, render
 from phibe.experiments.report import committed
 from phibe.flow import Flow
-from phibe.systems.acrobot import RATE, frame_times
-from phibe.systems.pictures import pose_error, read_pose, render
 from phibe.trajectories import Trajectories
 
 SOURCES = {"states": "pendulum_states", "pictures": "pendulum_images"}

@@ -13,9 +13,9 @@ from flow_film import sendable
 from run_list import Run
 from torch import Tensor
 
+from phibe.evaluation import Views, names_of, open_source
 from phibe.flow import Flow
-from phibe.quality import Views, names_of, open_source
-from phibe.training import open_flow
+from phibe.training.runs import open_flow
 
 BINS, ARROWS = 32, 60
 LOCK = Lock()

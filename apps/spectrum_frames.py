@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from phibe.experiments.kept_fields import KeptFields, Watch
-from phibe.metrics import enstrophy_spectrum, relative_mse
+from phibe.experiments.turbulence.saved import KeptFields, Watch
+from phibe.experiments.turbulence.spectra import enstrophy_spectrum
+from phibe.metrics import relative_mse
 
 STILL = "persistence"
 LEVELS = 127

@@ -13,15 +13,15 @@ import torch
 from screens import sendable
 from torch import Tensor
 
-from phibe.codecs import VQCodec
-from phibe.experiments import video
 from phibe.experiments.report import committed
-from phibe.experiments.rollouts import Roll
-from phibe.experiments.video_methods import AUGMENTED, CONDITIONED, rolls
-from phibe.experiments.video_verdicts import best
-from phibe.metrics import mse, score_so_far
-from phibe.systems.figures import RATE, Figures, frame_times
-from phibe.systems.gait import ACTIONS
+from phibe.experiments.training import Roll
+from phibe.experiments.video import run as video
+from phibe.experiments.video.drawing import ACTIONS
+from phibe.experiments.video.figures import RATE, Figures, frame_times
+from phibe.experiments.video.methods import AUGMENTED, CONDITIONED, rolls
+from phibe.experiments.video.metrics import mse, score_so_far
+from phibe.experiments.video.verdicts import best
+from phibe.experiments.video.vq import VQCodec
 
 CLIPS = ACTIONS
 PERSONS = 10

@@ -12,9 +12,10 @@ from torch import Tensor
 from phibe.bases import in_time, lift, polynomials
 from phibe.calculus import Velocity
 from phibe.flow import Flow
-from phibe.linear import fit_basis
+from phibe.linear.basis import fit_basis
 from phibe.metrics import sliced_w2
-from phibe.systems import GridLaw, double_well, solve_fokker_planck
+from phibe.systems.fokker_planck import GridLaw, solve_fokker_planck
+from phibe.systems.sde import double_well
 from phibe.trajectories import Trajectories
 
 LOW, HIGH = -2.4, 2.4  # the picture; hardly any path ever leaves it

@@ -10,10 +10,9 @@ import time
 import numpy as np
 import torch
 
-from phibe.clips import Clips, read_clips
-from phibe.systems import Figures
-from phibe.systems.figures import frame_times
-from phibe.systems.gait import ACTIONS
+from phibe.experiments.video.clips import Clips, read_clips
+from phibe.experiments.video.drawing import ACTIONS
+from phibe.experiments.video.figures import Figures, frame_times
 
 FRAMES = {"walking": 100, "jogging": 56, "running": 41, "boxing": 92, "handwaving": 148, "handclapping": 108}
 """Frames of the median real clip."""

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import torch
 
 from phibe import OU, Flow, fit_basis
-from phibe.baselines import fit_kernel
 from phibe.bases import lift, polynomials
+from phibe.experiments.baselines.kernel import fit_kernel
 from phibe.metrics import velocity_error
-from phibe.systems import rotating_well
+from phibe.systems.sde import rotating_well
 
 METHODS: dict[str, Callable[..., Flow]] = {
     "kernel": fit_kernel,

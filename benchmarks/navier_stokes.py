@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from phibe.metrics import spectral_distance
-from phibe.systems import NavierStokes
+from phibe.experiments.turbulence.solver import NavierStokes
+from phibe.experiments.turbulence.spectra import spectral_distance
 
 EULER = 1e-4
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from phibe.systems import double_well, langevin, multiplicative, rotating_well, solve_fokker_planck
+from phibe.systems.fokker_planck import solve_fokker_planck
+from phibe.systems.sde import double_well, langevin, multiplicative, rotating_well
 
 
 def seconds(action: Callable[[], object], repeats: int = 5) -> float:

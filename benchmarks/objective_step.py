@@ -33,7 +33,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from phibe.calculus import Velocity, along, dot
-from phibe.networks import MLP, UNet
+from phibe.networks.mlp import MLP
+from phibe.networks.unet import UNet
 from phibe.objectives import isotropic, phibe, regression
 
 DELTA = 0.03

@@ -17,8 +17,9 @@ import torch
 import zarr
 from torch import nn
 
-from phibe import Trajectories
-from phibe.training import FitConfig, fit, open_data
+from phibe.io import Layout, open_data, read_data
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
 
 FRAMES, STATE = 32, (1, 64, 64)
 
@@ -67,7 +68,7 @@ def train(store: Path, way: str) -> dict[str, float]:
     watch = Anonymous()
     watch.start()
     began = time.perf_counter()
-    data = open_data(store) if way == "disk" else Trajectories.open(store)
+    data = open_data(store) if way == "disk" else read_data(store, Layout())[0]
     opened = time.perf_counter()
     config = FitConfig(steps=100, batch=32, evaluate_every=100)
     fit(data, Stencil(), "regression", config=config, out=store.parent / way, progress=False)

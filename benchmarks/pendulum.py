@@ -9,9 +9,8 @@ import torch
 from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from scipy.integrate import solve_ivp
 
-from phibe.systems import Acrobot
-from phibe.systems.acrobot import frame_times
-from phibe.systems.pictures import joints, render
+from phibe.experiments.pendulum.acrobot import Acrobot, frame_times
+from phibe.experiments.pendulum.rendering import joints, render
 
 try:
     import matplotlib

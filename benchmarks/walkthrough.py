@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from phibe.io import save_data
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -38,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, clone = Path(name), Path(name) / "phibe"
         subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-        observe().save(folder / "mydata.csv")
+        save_data(observe(), folder / "mydata.csv")
         seconds = {"install": timed(["make", ".venv/.ready"], clone)}
         phibe = clone / ".venv" / "bin" / "phibe"
         seconds |= {stage: timed([phibe, *arguments], folder) for stage, arguments in COMMANDS.items()}

@@ -12,10 +12,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.calculus import Velocity, divergence, rademacher
-from phibe.explore import Explorer
 from phibe.integrators import METHODS, stepper
-from phibe.labels import Labels
-from phibe.trajectories import Trajectories
+from phibe.trajectories import Labels, Trajectories
 
 
 @dataclass(frozen=True)
@@ -113,14 +111,6 @@ class Flow:
             self._check(x, times, "rk4", extrapolate=False)
             z = Flow(augmented)._march(z, times, [steps], "rk4", False)[:, -1]
         return start(z[:, 1:].reshape(x.shape)) + z[:, 0]
-
-    def explore(self, data: Any = None, *, method: str = "rk4") -> Explorer:
-        """A live widget for a notebook: particles of the flow with their velocities, a slider of time, the methods.
-
-        `data` gives the particles their starts: trajectories, shown behind them, or states (n, *state). A normalised
-        network needs none. It takes ipywidgets.
-        """
-        return Explorer(self, data, method=method)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

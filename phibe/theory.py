@@ -1,21 +1,105 @@
-"""Population quantities of PhiBE-Flow: coefficients at step Δt, the field v̂, its leading bias, constants of the bounds.
-
-Everything is for a `Diffusion`, a system that knows its drift b(x), its covariance Σ(x) and its score; derivatives are
-taken by automatic differentiation, so that a closed form elsewhere can be checked against it. Points are x (n, d).
-"""
+"""Affine flows: their coefficients, the maps they make and the Gaussian laws they carry, without sampling error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import hessian, jacrev, jvp, vmap
 
+from phibe.calculus import Velocity
+from phibe.flow import Flow
+from phibe.integrators import ALPHA, FILTER, INTEGRATORS
+from phibe.objectives import Objective, find_objective
 from phibe.systems.ou import OU, Gaussian
 from phibe.systems.sde import matrix_divergence
+
+# -- affine flows ----------------------------------------------------------------------------------------------------
+
+
+def affine_coefficients(velocity: Velocity, times: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
+    """A (L, d, d) and b (L, d) at `times` of a velocity that is affine in x, read off at the corners of the simplex."""
+    corners = _simplex(dimension)
+    values = velocity(corners.repeat(len(times), 1), times.repeat_interleave(dimension + 1))
+    return _affine_through(values.reshape(len(times), dimension + 1, dimension))
+
+
+def flow_map(velocity: Velocity, times: Tensor, dimension: int, *, method: str = "rk4") -> tuple[Tensor, Tensor]:
+    """M (L, d, d) and c (L, d) of the map x₀ ↦ M x₀ + c that an affine velocity makes from `times[0]` to each time.
+
+    Every integrator keeps the map affine, so d + 1 trajectories tell all of it. A fixed-step method makes one step from
+    time to time: all steps are taken in one call and then composed. A flow that runs away becomes infinite.
+    """
+    if method == "adaptive":
+        states = Flow(velocity).generate(_simplex(dimension), times, method=method, tolerance=1e-4).states
+        return _affine_through(states.movedim(1, 0))
+    leaps = {"leapfrog": 0.0, "filtered": FILTER}
+    steps = _steps(velocity, times, dimension, "rk4" if method in leaps else method)
+    with np.errstate(over="ignore", invalid="ignore"):
+        maps = _leapfrog(velocity, times, steps, leaps[method]) if method in leaps else _compose(steps)
+    return torch.from_numpy(maps[:, :-1, :-1]), torch.from_numpy(maps[:, :-1, -1])
+
+
+def _steps(velocity: Velocity, times: Tensor, dimension: int, method: str) -> np.ndarray:
+    """The map of each single step between neighbouring times, as [[M, c], [0, 1]]: composing is multiplying."""
+    t, h = (part.repeat_interleave(dimension + 1)[:, None] for part in (times[:-1], times.diff()))
+    starts = _simplex(dimension).repeat(len(times) - 1, 1)
+    ends = INTEGRATORS[method].step(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
+    return _homogeneous(*_affine_through(ends.reshape(-1, dimension + 1, dimension)), corner=1.0)
+
+
+def _compose(steps: np.ndarray) -> np.ndarray:
+    return np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(steps.shape[-1]))))
+
+
+def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray, filter: float) -> np.ndarray:
+    """`Leapfrog` on maps, x_{n+1} = x_{n−1} + 2h (A x_n + b); the given steps start it, and again at a new step."""
+    rates = _homogeneous(*affine_coefficients(velocity, times[:-1], steps.shape[-1] - 1), corner=0.0)
+    h = times.diff().numpy()
+    maps = [np.eye(steps.shape[-1]), steps[0]]
+    before = maps[0]
+    for n in range(1, len(h)):
+        here = maps[-1]
+        if not np.isclose(h[n], h[n - 1], rtol=1e-6, atol=0):
+            before = here
+            maps.append(steps[n] @ here)
+            continue
+        after = before + 2 * h[n] * rates[n] @ here
+        bend = filter / 2 * (before - 2 * here + after)
+        before = here + ALPHA * bend
+        maps.append(after + (ALPHA - 1) * bend)
+    return np.stack(maps)
+
+
+def pushforward(law: Gaussian, matrix: Tensor, offset: Tensor) -> Gaussian:
+    """The law of M x + c for x ~ N(m, C), one for each map: N(M m + c, M C Mᵀ)."""
+    return Gaussian((matrix @ law.mean[:, None])[..., 0] + offset, matrix @ law.covariance @ matrix.mT)
+
+
+def _simplex(dimension: int) -> Tensor:
+    """The origin and the unit vectors, (d+1, d): enough points to know an affine map."""
+    return torch.eye(dimension + 1, dimension, dtype=torch.float64).roll(1, 0)
+
+
+def _affine_through(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix and offset of the affine map with these images of the simplex, (..., d+1, d)."""
+    return (images[..., 1:, :] - images[..., :1, :]).mT, images[..., 0, :]
+
+
+def _homogeneous(matrix: Tensor, offset: Tensor, *, corner: float) -> np.ndarray:
+    """[[M, c], [0, corner]] for each."""
+    d = matrix.shape[-1]
+    whole = np.zeros((len(matrix), d + 1, d + 1))
+    whole[:, :d, :d], whole[:, :d, d], whole[:, d, d] = matrix.numpy(), offset.numpy(), corner
+    return whole
+
+
+# -- population quantities of phibe-flow -----------------------------------------------------------------------------
 
 
 class Diffusion(Protocol):
@@ -226,3 +310,71 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 def _norms(values: Tensor) -> Tensor:
     """Euclidean norms of vectors (n, d), operator norms of matrices (n, p, d)."""
     return values.norm(dim=1) if values.ndim == 2 else torch.linalg.matrix_norm(values, 2)
+
+
+# -- population minimisers -------------------------------------------------------------------------------------------
+
+
+def affine_minimiser(ou: OU, objective: str, t: Any, *, step: Any, noise: float | None = None) -> tuple[Tensor, Tensor]:
+    """A (n, d, d) and b (n, d) of the best affine field for the objective at times t (n,), observed every `step`.
+
+    A = (Cov(u, x) + ½ Σ q E[d dᵀ]) C_t⁻¹, b = E[u] − A m_t: the stencil's target u and directions d are linear in the
+    observations, whose joint law is Gaussian. `noise` is the σ² that `isotropic` is told. A time inside a path is seen
+    by `stratonovich` from both sides, as `symmetric` sees it.
+    """
+    kind = find_objective("symmetric" if objective == "stratonovich" else objective)
+    t, step = torch.broadcast_tensors(*(torch.as_tensor(part, dtype=torch.float64) for part in (t, step)))
+    place, target, directions = _weights(kind)
+    times = t[:, None] + step[:, None] * (torch.arange(kind.width) - place.argmax())
+    times = torch.where(times.abs() < 1e-12, 0.0, times)  # the start of the process, up to rounding
+    mean, covariance = _joint(ou, times, step)
+    at, u = _combine(mean, covariance, place, place), _combine(mean, covariance, target, place)
+    right = u[1] / step[:, None, None]
+    for q, d in directions:
+        average, spread = _combine(mean, covariance, d, d)
+        right = right + 0.5 * q * (spread + average[:, :, None] * average[:, None, :]) / step[:, None, None]
+    if noise is not None:
+        right = right + 0.5 * noise * torch.eye(ou.dimension, dtype=torch.float64)
+    matrix = right @ torch.linalg.inv(at[1])
+    return matrix, u[0] / step[:, None] - (matrix @ at[0][:, :, None])[..., 0]
+
+
+def affine_bias(ou: OU, objective: str, *, step: float, times: Tensor | None = None) -> float:
+    """Root mean square over ρ_t and t (default: 25 times in [0.4, 1]) of the minimiser's distance from the velocity."""
+    times = torch.linspace(0.4, 1.0, 25, dtype=torch.float64) if times is None else times
+    pairs = zip(affine_minimiser(ou, objective, times, step=step), affine_velocity(ou, times), strict=True)
+    return float(affine_gap(ou.marginal(times), *(found - exact for found, exact in pairs)).square().mean().sqrt())
+
+
+def _weights(kind: Objective) -> tuple[Tensor, Tensor, list[tuple[float, Tensor]]]:
+    """Place, target and directions of a stencil with unit steps, as weights (width,) of its observations.
+
+    They are read off windows in which one observation is one and the others are zero.
+    """
+    x = torch.eye(kind.width, dtype=torch.float64)
+    t, dt = torch.arange(kind.width).expand(kind.width, -1).double(), torch.ones(kind.width, kind.width - 1).double()
+    if kind.name == "isotropic":
+        kind = find_objective("regression")  # its directions are not made of observations
+    window = (x[..., None], t, dt) if kind.width > 2 else (x[:, :1], t[:, 0], x[:, 1:] - x[:, :1], dt[:, 0])
+    place, _, target, directions = kind.stencil(*window)
+    return place[:, 0], target[:, 0], [(float(q[0]), d[:, 0]) for q, d in directions]
+
+
+def _joint(ou: OU, times: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Means (n, w, d) and covariances (n, w, w, d, d) of the observations at times (n, w), `step` apart."""
+    (n, w), d = times.shape, ou.dimension
+    propagator, _ = ou.transition(step)
+    law = ou.marginal(times.flatten())
+    mean, own = law.mean.reshape(n, w, d), law.covariance.reshape(n, w, d, d)
+    covariance = own.new_zeros(n, w, w, d, d)
+    for j in range(w):
+        later = own[:, j]
+        for i in range(j, w):
+            covariance[:, i, j], covariance[:, j, i] = later, later.mT
+            later = propagator @ later
+    return mean, covariance
+
+
+def _combine(mean: Tensor, covariance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of Σ aᵢXᵢ and its covariance with Σ bⱼXⱼ."""
+    return torch.einsum("i,nid->nd", a, mean), torch.einsum("i,j,nijde->nde", a, b, covariance)

@@ -2,20 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phibe.arrays import from_xarray, real_tensor, whole_numbers
-from phibe.files import read_arrays, write_arrays
-from phibe.labels import Labels
-from phibe.tables import write_table
+# -- labels ----------------------------------------------------------------------------------------------------------
+
+
+class Label(NamedTuple):
+    """A name and a unit, written `x [m]`; the unit may be empty."""
+
+    name: str
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+    @staticmethod
+    def parse(text: str) -> Label:
+        """`x [m]` and `x (m)` are x in metres; anything else is a name without a unit."""
+        found = re.fullmatch(r"\s*(.*?)\s*[\[(]([^\[\]()]*)[\])]\s*", text)
+        return Label(found[1], found[2].strip()) if found and found[1] else Label(text.strip())
+
+
+class Labels(NamedTuple):
+    """Of the time, and of each coordinate of a vector (each channel of a larger state), or of none of them."""
+
+    time: Label = Label("t")
+    state: tuple[Label, ...] = ()
+
+    @staticmethod
+    def read(texts: Iterable[str]) -> Labels:
+        """From `["t [s]", "x [m]", …]`, as `texts` writes them; of nothing, the labels of no name."""
+        parsed = [Label.parse(str(text)) for text in texts]
+        return Labels(parsed[0], tuple(parsed[1:])) if parsed else Labels()
+
+    def texts(self) -> list[str]:
+        return [str(self.time), *map(str, self.state)]
+
+    def coordinates(self, size: int) -> list[Label]:
+        """One label for each of `size` coordinates: their own, or x₀, x₁, … where there are none."""
+        return list(self.state) or [Label(f"x[{i}]") for i in range(size)]
+
+    def check(self, state_shape: Sequence[int]) -> None:
+        if self.state and len(self.state) != state_shape[0]:
+            raise ValueError(
+                f"`labels` must name each of the {state_shape[0]} coordinates; got {len(self.state)}: "
+                f"{', '.join(map(str, self.state))}."
+            )
+
+
+# -- arrays as they come, of numpy, xarray or torch, made tensors ----------------------------------------------------
+
+
+def from_xarray(array: Any) -> tuple[Any, Any]:
+    if not isinstance(array.dims, tuple):
+        raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
+    if array.dims[:2] != ("path", "time") or "time" not in array.coords:
+        raise ValueError(
+            f"An xarray array needs dimensions ('path', 'time', …) and a `time` coordinate; got {array.dims}. "
+            "Rename and transpose first, or pass `times` yourself."
+        )
+    return array.data, np.asarray(array.coords["time"])
+
+
+def real_tensor(array: Any, name: str) -> Tensor:
+    """A floating tensor around the array, sharing its memory when it is one of floats."""
+    array = array.detach() if isinstance(array, Tensor) else torch.from_numpy(_writable(array, name))
+    if array.is_complex():
+        raise ValueError(f"`{name}` must hold real numbers; got {array.dtype}. Pass `torch.view_as_real(x)`?")
+    return array if array.is_floating_point() else array.double()
+
+
+def whole_numbers(lengths: Any) -> Tensor:
+    lengths = torch.as_tensor(_writable(lengths, "lengths"))
+    if not torch.equal(lengths, lengths.long()):
+        raise ValueError(f"`lengths` must be whole numbers of observations; got {lengths.tolist()[:8]}.")
+    return lengths.long()
+
+
+def _writable(array: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must be one array of numbers. Paths of different lengths? Pad them and pass `lengths`. ({error})"
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days first?"
+        )
+    if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if any(stride < 0 for stride in array.strides):
+        return np.array(array)
+    return array if array.flags.writeable else _private(array)
+
+
+def _private(array: np.ndarray) -> np.ndarray:
+    """The same numbers in memory that torch may call writable: a copy, or of (a view of) a map a copy-on-write one."""
+    root: Any = array
+    while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or root.filename is None:
+        return np.array(array)
+    twin = np.memmap(str(root.filename), np.uint8, "c", root.offset, (root.nbytes,))
+    start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return np.ndarray(array.shape, array.dtype, twin, start, array.strides)
+
+
+# -- trajectories ----------------------------------------------------------------------------------------------------
 
 
 class Pairs(NamedTuple):
@@ -217,37 +319,6 @@ class Trajectories:
         states = self.states.to(*args, **kwargs)
         lengths = None if self.lengths is None else self.lengths.to(states.device)
         return self._with(states, self.times.to(states.device), lengths)
-
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | Path, **more: Tensor) -> Path:
-        """Write to .npz, .zarr, .nc, .csv or (states alone) .npy; the name appears only once all of it is on disk.
-
-        `more` are numbers that belong to the observations, (path, time) each, such as a log-density.
-        """
-        arrays = {"states": self.states, "times": self.times, **more}
-        if self.lengths is not None:
-            arrays["lengths"] = self.lengths
-        named = {name: array.cpu().numpy() for name, array in arrays.items()}
-        if self.labels != Labels() or Path(path).suffix == ".csv":
-            labels = Labels(self.labels.time, tuple(self.labels.coordinates(self.state_shape[0])))
-            named["labels"] = np.array(labels.texts())
-        return write_table(path, named) if Path(path).suffix == ".csv" else write_arrays(path, named)
-
-    @staticmethod
-    def open(path: str | Path) -> Trajectories:
-        """Read what `save` wrote; `phibe.open_data` reads more kinds of files."""
-        arrays = read_arrays(path)
-        if missing := {"states", "times"} - arrays.keys():
-            raise ValueError(f"{path} has no array named {sorted(missing)}; it holds {sorted(arrays)}.")
-        return Trajectories.of(arrays)
-
-    @staticmethod
-    def of(arrays: dict[str, np.ndarray]) -> Trajectories:
-        """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
-        text = arrays.get("labels")
-        labels = Labels.read(text) if text is not None and text.dtype.kind == "U" else None  # others mean other things
-        return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
 
 
 def _validate(data: Trajectories) -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
-from phibe.systems import OU, Gaussian
+from phibe.systems.ou import OU, Gaussian
 
 torch.set_num_threads(1)  # problems this small run fastest on one thread, above all beside other processes
 

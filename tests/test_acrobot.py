@@ -8,8 +8,7 @@ import torch
 from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from problems import normal, order
 
-from phibe.systems import Acrobot
-from phibe.systems.acrobot import brownian, frame_times, on_circles, wrap
+from phibe.experiments.pendulum.acrobot import Acrobot, brownian, frame_times, on_circles, wrap
 
 STILL = Acrobot(0.0, 0.0)
 

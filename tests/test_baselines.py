@@ -9,20 +9,14 @@ from torch import nn
 from torch.func import jacfwd
 
 from phibe import FitConfig, Trajectories
-from phibe.baselines import (
-    MCVD,
-    PFI,
-    ConstantVelocity,
-    Persistence,
-    conditional_unet,
-    fit_forecaster,
-    open_forecaster,
-)
-from phibe.baselines.mcvd import LEVELS, signal
-from phibe.training import loop, open_flow
-from phibe.training.batches import Batches
-from phibe.training.checkpoints import load_tensors, save_tensors
-from phibe.training.sampling import Samples
+from phibe.experiments.baselines.forecaster import conditional_unet
+from phibe.experiments.baselines.mcvd import LEVELS, MCVD, signal
+from phibe.experiments.baselines.persistence import ConstantVelocity, Persistence
+from phibe.experiments.baselines.pfi import PFI
+from phibe.experiments.baselines.training import fit_forecaster, open_forecaster
+from phibe.training import loop
+from phibe.training.runs import load_tensors, open_flow, save_tensors
+from phibe.training.sampling import Batches, Samples
 
 A, C = real([[0.8, -0.4], [0.3, 0.7]]), real([[0.3, 0.1], [0.1, 0.2]])
 MEAN, SCALE, STEP = real([1.0, -2.0]), 0.5, 0.1

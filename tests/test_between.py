@@ -6,10 +6,10 @@ import pytest
 import torch
 from problems import normal
 
-from phibe.between import Balanced, Between, FieldNoise
-from phibe.metrics import enstrophy_spectrum
-from phibe.metrics.spectra import over_shells
-from phibe.systems import OU
+from phibe.experiments.turbulence.noise import FieldNoise
+from phibe.experiments.turbulence.spectra import enstrophy_spectrum, over_shells
+from phibe.stochastic import Balanced, Between
+from phibe.systems.ou import OU
 from phibe.trajectories import Trajectories
 
 SYSTEM = OU.nonreversible()

@@ -7,15 +7,14 @@ import torch
 from problems import normal, real
 
 from phibe import OU, FitConfig, Trajectories, fit_affine, fit_auto, open_flow
-from phibe.choices import make_plan, window_length
 from phibe.experiments import own_data
-from phibe.labels import Labels
-from phibe.linear import fit_basis
-from phibe.networks import Basis, Normalised
-from phibe.training import fit_closed, save_flow
-from phibe.training.closed import Trial, best, sizes
-from phibe.training.knots import place_knots
-from phibe.training.normal_equations import Size
+from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
+from phibe.linear.basis import fit_basis
+from phibe.linear.folds import Size
+from phibe.networks.basis import Basis
+from phibe.networks.normalised import Normalised
+from phibe.training.runs import save_flow
+from phibe.trajectories import Labels
 
 TIMES = torch.linspace(0, 1, 21, dtype=torch.float64)
 OU2 = OU.reversible()

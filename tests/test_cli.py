@@ -17,8 +17,10 @@ from phibe import Trajectories
 from phibe.cli import experiments, main
 from phibe.cli.generation import parse_times
 from phibe.experiments.report import MissingData
+from phibe.io import open_data, save_data
 from phibe.objectives import OBJECTIVES
-from phibe.training import FitConfig, open_flow
+from phibe.training.config import FitConfig
+from phibe.training.runs import open_flow
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--network", "mlp", "--steps=12", "--batch=16", "--evaluate-every", "6", "--network_arguments.width", "8"]
@@ -30,7 +32,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PHIBE_PRESET", raising=False)
     times = torch.linspace(0, 1, 6, dtype=torch.float64)
-    PAPER["reversible"].simulate(paths=20, times=times, seed=0).save("data.npz")
+    save_data(PAPER["reversible"].simulate(paths=20, times=times, seed=0), "data.npz")
     return tmp_path
 
 
@@ -64,7 +66,7 @@ def test_check_fit_and_generate_belong_together(here, say):
 
     code, out, err = say("generate", "run", "--paths-of", "data.npz", "--out", "made.npz")
     assert (code, err) == (0, "")
-    data, made, flow = Trajectories.open("data.npz"), Trajectories.open("made.npz"), open_flow("run")
+    data, made, flow = open_data("data.npz"), open_data("made.npz"), open_flow("run")
     assert torch.equal(made.states, flow.generate(data.states[:, 0], data.times).states)
 
     np.savez("start.npz", x0=data.states[:3, 0].numpy())
@@ -106,7 +108,7 @@ def test_the_options_are_printed_saved_and_read_again(here, say):
 
 def test_data_of_other_kinds_is_described(here, say):
     own = torch.tensor([[0.0, 0.1, 0.5], [0.0, 0.2, 0.3]], dtype=torch.float64)
-    Trajectories(torch.randn(2, 3, 9, 2, 2), own, lengths=[3, 2]).save("ragged.zarr")
+    save_data(Trajectories(torch.randn(2, 3, 9, 2, 2), own, lengths=[3, 2]), "ragged.zarr")
     code, out, _ = say("check", "ragged.zarr")
     assert code == 0
     for fact in ("2 to 3 of them observed", "each path its own", "(median; from 0.1 to 0.4)", "(9, 2, 2)", "1 more"):
@@ -286,7 +288,7 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
     ],
 )
 def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
-    states = Trajectories.open("data.npz").states.numpy()
+    states = open_data("data.npz").states.numpy()
     states[3, 2, 0] = np.nan
     np.savez("nan.npz", states=states, times=np.linspace(0, 1, 6))
     (here / "text.npz").write_text("hello")

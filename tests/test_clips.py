@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.clips import Clips, read_clips
-from phibe.films import shares, shrink
+from phibe.experiments.video.clips import Clips, read_clips, shares, shrink
 
 
 def films(**lengths: int) -> dict[str, np.ndarray]:

@@ -6,9 +6,16 @@ import pytest
 import torch
 from problems import normal, real
 
-from phibe.codecs import GeometryCodec, distortion, reconstruction, smoothness, with_velocity
-from phibe.systems.pictures import render
-from phibe.training.codec import CodecConfig, fit_codec
+from phibe.experiments.pendulum.codec import (
+    CodecConfig,
+    GeometryCodec,
+    distortion,
+    fit_codec,
+    reconstruction,
+    smoothness,
+    with_velocity,
+)
+from phibe.experiments.pendulum.rendering import render
 
 QUICK = CodecConfig(encoder_steps=6, decoder_steps=4, encoder_batch=16, decoder_batch=10, checkpoint_every=2)
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from phibe import Trajectories, fit
-from phibe.training import FitConfig
-from phibe.training.conditioned import ConditionedFlow, ConditionedTask, fit_conditioned, open_conditioned
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, fit_conditioned, open_conditioned
+from phibe.training.config import FitConfig
 
 STEP, TURN = 0.1, 0.3
 

@@ -5,12 +5,15 @@ import torch
 from problems import normal
 
 from phibe import Flow, Trajectories
-from phibe.baselines import MCVD, PFI, conditional_unet
+from phibe.experiments.baselines.forecaster import conditional_unet
+from phibe.experiments.baselines.mcvd import MCVD
+from phibe.experiments.baselines.pfi import PFI
+from phibe.experiments.conditioned import ConditionedObjective
 from phibe.integrators import METHODS
-from phibe.networks import Normalised, build
+from phibe.networks import build
+from phibe.networks.normalised import Normalised
 from phibe.objectives import OBJECTIVES
-from phibe.training.conditioned import ConditionedObjective
-from phibe.training.objective import ObjectiveModule
+from phibe.training.loop import ObjectiveModule
 
 NETWORKS = {
     "the OU processes": ("mlp", (2,)),

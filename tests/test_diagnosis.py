@@ -5,7 +5,7 @@ import torch
 from problems import normal
 
 from phibe import OU, Trajectories, diagnose
-from phibe.population import affine_minimiser
+from phibe.theory import affine_minimiser
 
 SPIRAL = OU([[-1.0, -3.0], [3.0, -1.0]], torch.eye(2))
 KINETIC = OU([[0.0, 1.0], [-4.0, -0.5]], [[0.0], [1.0]])

@@ -9,8 +9,8 @@ from torch.func import hessian, jacrev, vmap
 
 from phibe import Flow, theory
 from phibe.metrics import sliced_w2
-from phibe.systems import SDE, Gaussian, boltzmann, double_well, langevin, multiplicative, rotating_well
-from phibe.systems.sde import heun_milstein
+from phibe.systems.ou import Gaussian
+from phibe.systems.sde import SDE, boltzmann, double_well, heun_milstein, langevin, multiplicative, rotating_well
 
 SYSTEMS = {f.__name__: f for f in (double_well, rotating_well, multiplicative, langevin)}
 GENERATOR = torch.Generator

@@ -11,8 +11,9 @@ import torch
 from problems import PAPER
 from safetensors.torch import load_file
 
-from phibe.networks import MLP
-from phibe.training import FitConfig, fit
+from phibe.networks.mlp import MLP
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = {

@@ -10,10 +10,10 @@ from torch.func import jacrev, vmap
 
 from phibe import OU, FitConfig, Trajectories, fit, fit_affine, fit_basis, theory
 from phibe.bases import lift, polynomials
-from phibe.linear import AffineField
+from phibe.linear.affine import AffineField
 from phibe.metrics import global_velocity_error
 from phibe.objectives import OBJECTIVES, find_objective, stratonovich, symmetric
-from phibe.population import affine_bias, affine_minimiser
+from phibe.theory import affine_bias, affine_minimiser
 
 TABLE = {
     ("reversible", "phibe"): (1.327, 0.829, 0.470, 0.251, 0.130),

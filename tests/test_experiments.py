@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from phibe import OU, Flow
-from phibe.affine import flow_map, pushforward
 from phibe.experiments import EXPERIMENTS, affine_ou, ou
-from phibe.experiments.figure_features import embedded
 from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
-from phibe.linear import AffineField
+from phibe.experiments.video.features_run import embedded
+from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
+from phibe.theory import flow_map, pushforward
 
 
 @pytest.fixture(scope="module", params=EXPERIMENTS)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from phibe import OU, Flow, Trajectories, fit_affine
-from phibe.labels import Labels
+from phibe.trajectories import Labels
+from phibe.widget import explore
 
 TIMES = torch.linspace(0, 1, 11, dtype=torch.float64)
 
@@ -24,7 +25,7 @@ def dots(explorer, which: int = -1) -> np.ndarray:
 
 
 def test_the_slider_moves_the_particles_and_the_data_behind_them(data):
-    explorer = fit_affine(data, "symmetric").explore(data)
+    explorer = explore(fit_affine(data, "symmetric"), data)
     start, seen = dots(explorer), dots(explorer, 0)
     np.testing.assert_allclose(start, seen)  # the flow starts where the data does
     explorer.time.value = 60
@@ -35,7 +36,7 @@ def test_the_slider_moves_the_particles_and_the_data_behind_them(data):
 
 
 def test_another_method_is_integrated_anew(data):
-    explorer = Flow(lambda x, t: 3 * torch.stack([-x[:, 1], x[:, 0]], 1), (0.0, 1.0), 0.5).explore(data)
+    explorer = explore(Flow(lambda x, t: 3 * torch.stack([-x[:, 1], x[:, 0]], 1), (0.0, 1.0), 0.5), data)
     explorer.time.value = 60
     before = explorer.picture.value
     explorer.method.value = "euler"
@@ -44,7 +45,7 @@ def test_another_method_is_integrated_anew(data):
 
 def test_of_three_coordinates_two_are_chosen():
     flow = Flow(lambda x, t: x * torch.tensor([0.0, 0.0, 1.0]), (0.0, 1.0), 0.1)
-    explorer = flow.explore(torch.rand(20, 3) + 1)
+    explorer = explore(flow, torch.rand(20, 3) + 1)
     explorer.time.value = 30
     assert "x[0]" in explorer.picture.value
     still = dots(explorer)
@@ -55,20 +56,20 @@ def test_of_three_coordinates_two_are_chosen():
 
 def test_coordinates_have_the_names_of_the_data(data):
     named = Trajectories(data.states, data.times, labels=Labels.read(["time [s]", "east [m]", "north [m]"]))
-    explorer = fit_affine(named, "symmetric").explore(named)
+    explorer = explore(fit_affine(named, "symmetric"), named)
     assert "east [m]" in explorer.picture.value and "time [s] = 0" in explorer.picture.value
-    assert "x[0]" in fit_affine(data, "symmetric").explore(data.states[:, 0]).picture.value
+    assert "x[0]" in explore(fit_affine(data, "symmetric"), data.states[:, 0]).picture.value
 
 
 def test_one_coordinate_is_shown_over_time():
-    explorer = Flow(lambda x, t: -x, (0.0, 2.0), 0.1).explore(torch.ones(5, 1))
+    explorer = explore(Flow(lambda x, t: -x, (0.0, 2.0), 0.1), torch.ones(5, 1))
     explorer.time.value = 30
     assert len(set(dots(explorer)[:, 0])) == 1
     assert explorer.pair.layout.display == "none"
 
 
 def test_a_flow_that_runs_away_says_so_and_a_flow_without_a_start_too():
-    explorer = Flow(lambda x, t: 50 * x**3, (0.0, 1.0), 0.1).explore(torch.ones(5, 2))
+    explorer = explore(Flow(lambda x, t: 50 * x**3, (0.0, 1.0), 0.1), torch.ones(5, 2))
     assert "ran away" in explorer.picture.value
-    with pytest.raises(ValueError, match=r"flow.explore\(data\)"):
-        Flow(lambda x, t: -x, (0.0, 1.0)).explore()
+    with pytest.raises(ValueError, match=r"explore\(flow, data\)"):
+        explore(Flow(lambda x, t: -x, (0.0, 1.0)))

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.systems import Figures, Scenes
-from phibe.systems.figures import frame_times
-from phibe.systems.gait import ACTIONS, FRONTAL, JOINTS, STRIDE, skeleton
+from phibe.experiments.video.drawing import ACTIONS, FRONTAL, JOINTS, STRIDE, skeleton
+from phibe.experiments.video.figures import Figures, Scenes, frame_times
 from phibe.trajectories import Trajectories
 
 QUIET = {"noise": torch.zeros(1), "shadow": torch.zeros(1, 5, dtype=torch.float64)}

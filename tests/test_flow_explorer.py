@@ -9,7 +9,8 @@ import torch
 
 from phibe import OBJECTIVES, OU
 from phibe.metrics import gaussian_w2
-from phibe.systems import Gaussian, double_well
+from phibe.systems.ou import Gaussian
+from phibe.systems.sde import double_well
 
 QUICK = {"observations": 600, "paths": 300, "horizon": 5.0}
 WELL = {"process": "double well", "paths": 1000}

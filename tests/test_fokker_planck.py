@@ -8,8 +8,9 @@ from problems import kinetic, normal, order, real
 
 from phibe import OU, Flow
 from phibe.metrics import sliced_w2
-from phibe.systems import SDE, Gaussian, double_well, multiplicative, rotating_well, solve_fokker_planck
-from phibe.systems.lattice import Lattice
+from phibe.systems.fokker_planck import Lattice, solve_fokker_planck
+from phibe.systems.ou import Gaussian
+from phibe.systems.sde import SDE, double_well, multiplicative, rotating_well
 
 LINE = OU([[-1.0]], [[1.0]], mu=[1.0], m0=[-1.0], C0=[[0.3]])
 TURNING = OU([[-1.0, -1.5], [1.5, -1.0]], [[1.0, 0.0], [0.0, 0.8]], m0=[1.0, 0.5], C0=torch.eye(2) * 0.3)

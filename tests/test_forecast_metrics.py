@@ -6,17 +6,13 @@ import pytest
 import torch
 from problems import normal, real
 
-from phibe.metrics import (
-    crps,
+from phibe.experiments.turbulence.spectra import (
     energy_spectrum,
     enstrophy_spectrum,
-    histogram_distance,
     log_spectral_error,
-    relative_mse,
     spectral_distance,
-    spread_skill,
-    stability,
 )
+from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, stability
 
 N = 16
 

@@ -10,8 +10,9 @@ from problems import normal, real
 
 from phibe import OU, Flow, Trajectories, open_data, open_flow
 from phibe.cli import main
-from phibe.densities import draw_states, fit_density, generate_with_density, states_at
-from phibe.labels import Labels
+from phibe.ensembles import draw_states, fit_density, generate_with_density, states_at
+from phibe.io import save_data
+from phibe.trajectories import Labels
 
 OU2 = OU.nonreversible()
 TIMES = torch.linspace(0, 1, 21, dtype=torch.float64)
@@ -76,7 +77,7 @@ def run(tmp_path_factory):
     """A folder with data.csv and the run `mine` of it."""
     folder = tmp_path_factory.mktemp("run")
     data = OU2.simulate(paths=60, times=TIMES, seed=0)
-    Trajectories(data.states, TIMES, labels=Labels.read(["t [s]", "x [m]", "y"])).save(folder / "data.csv")
+    save_data(Trajectories(data.states, TIMES, labels=Labels.read(["t [s]", "x [m]", "y"])), folder / "data.csv")
     arguments = [
         "fit",
         folder / "data.csv",
@@ -123,7 +124,7 @@ def test_an_array_alone_is_states(say):
 
 def test_backwards_starts_at_the_end(say):
     assert say("--paths-of data.csv --times 1:0:-0.25 --out back.npz")[0] == 0
-    back, data = Trajectories.open("back.npz"), open_data("data.csv")
+    back, data = open_data("back.npz"), open_data("data.csv")
     assert torch.equal(back.states[:, -1], data.states[:, -1])
     torch.testing.assert_close(back.times, torch.linspace(0, 1, 5).double())
 
@@ -138,7 +139,7 @@ def test_beyond_the_observations_only_when_asked(say):
 
 def test_an_ensemble_comes_from_the_data_of_the_run(say):
     assert say("--ensemble 200 --times 0.5:1:0.25 --out many.npz")[0] == 0
-    many, data = Trajectories.open("many.npz"), open_data("data.csv")
+    many, data = open_data("many.npz"), open_data("data.csv")
     assert len(many) == 200
     torch.testing.assert_close(many.states[:, 0].mean(0), data.states[:, 10].mean(0), atol=0.3, rtol=0)
 
@@ -146,5 +147,5 @@ def test_an_ensemble_comes_from_the_data_of_the_run(say):
 def test_states_of_a_table_are_starts(say):
     Path("starts.csv").write_text("path,x [m],y\n0,1,2\n1,3,4\n")
     assert say("--from starts.csv --times 0,1 --out two.npz")[0] == 0
-    assert Trajectories.open("two.npz").states[:, 0].tolist() == [[1, 2], [3, 4]]
+    assert open_data("two.npz").states[:, 0].tolist() == [[1, 2], [3, 4]]
     assert "No path was observed near t = 7" in say("--ensemble 5 --times 7,8 --out two.npz")[2][0]

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from phibe.experiments.fields import assemble, methods, mixtures, restore, rolls
-from phibe.experiments.kept_fields import KeptFields
-from phibe.experiments.navier_stokes import CONFIGS, Config
 from phibe.experiments.report import Report
-from phibe.networks import Normalised
+from phibe.experiments.turbulence.methods import assemble, methods, mixtures, restore, rolls
+from phibe.experiments.turbulence.run import CONFIGS, Config
+from phibe.experiments.turbulence.saved import KeptFields
+from phibe.networks.normalised import Normalised
 
 SHAPE = (1, 16, 16)
 

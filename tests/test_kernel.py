@@ -7,9 +7,9 @@ import torch
 from problems import normal
 
 from phibe import OU, Trajectories
-from phibe.baselines import fit_kernel
+from phibe.experiments.baselines.kernel import fit_kernel
 from phibe.metrics import velocity_error
-from phibe.systems import rotating_well
+from phibe.systems.sde import rotating_well
 
 
 def stationary(A, S):

@@ -10,10 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from phibe import kth
 from phibe.cli import main
-from phibe.films import read_film
-from phibe.systems.gait import ACTIONS
+from phibe.experiments.video import kth
+from phibe.experiments.video.clips import read_film
+from phibe.experiments.video.drawing import ACTIONS
 
 HEADER = """
 This database contains sequences of six classes of actions performed by

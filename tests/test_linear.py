@@ -12,7 +12,7 @@ from torch import nn
 from phibe import OU, Trajectories, fit_affine, fit_basis, theory
 from phibe.bases import in_time, lift, polynomials
 from phibe.calculus import divergence
-from phibe.moments import grid_moments, grouped_moments
+from phibe.linear.sums import grid_moments, grouped_moments
 from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression
 
 MOMENTS = ("times", "count", "zz", "wz", "ww")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.experiments import pendulum_real
-from phibe.systems import Acrobot
-from phibe.systems.markers import RATE, open_runs, read_markers, states_of, write_markers
+from phibe.experiments.pendulum import real as pendulum_real
+from phibe.experiments.pendulum.acrobot import Acrobot
+from phibe.experiments.pendulum.measured import RATE, open_runs, read_markers, states_of, write_markers
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given
 from problems import PAPER, normal, properties, real, stable_systems
 
 from phibe import OU, metrics, theory
-from phibe.systems import Gaussian
+from phibe.systems.ou import Gaussian
 
 # -- errors of velocities ----------------------------------------------------------------------------------------------
 

@@ -7,11 +7,17 @@ import pytest
 import torch
 from problems import normal, order, real
 
-from phibe.systems import NavierStokes
-from phibe.systems.navier_stokes import BOTH_PHASES, ONE_PHASE, Mode, downsample
-from phibe.systems.shards import generate
-from phibe.systems.step_size import strong_errors, weak_statistics
-from phibe.training import open_data
+from phibe.experiments.turbulence.data import generate
+from phibe.experiments.turbulence.solver import (
+    BOTH_PHASES,
+    ONE_PHASE,
+    Mode,
+    NavierStokes,
+    downsample,
+    strong_errors,
+    weak_statistics,
+)
+from phibe.io import open_data
 
 SMALL = NavierStokes(16, viscosity=0.02, forcing=(Mode(2, 0), Mode(0, 2), Mode(1, 3)), dtype=torch.float64)
 STILL = replace(SMALL, forcing=())

@@ -14,8 +14,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from phibe import OU, Trajectories
 from phibe.calculus import along, dot
-from phibe.networks import MLP, NETWORKS, Normalised, ResidualMLP, UNet, build, check_network
-from phibe.networks.derivatives import check_gradient
+from phibe.networks import NETWORKS, build
+from phibe.networks.checks import check_gradient, check_network
+from phibe.networks.mlp import MLP, ResidualMLP
+from phibe.networks.normalised import Normalised
+from phibe.networks.unet import UNet
 from phibe.objectives import phibe, regression
 
 SMALL = {

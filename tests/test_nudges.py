@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from phibe import FitConfig
-from phibe.networks import UNet
-from phibe.training.conditioned import ConditionedTask
-from phibe.training.loop import train
-from phibe.training.nudges import Nudged
-from phibe.training.tasks import VelocityTask
+from phibe.experiments.conditioned import ConditionedTask
+from phibe.experiments.training import Nudged
+from phibe.networks.unet import UNet
+from phibe.training.loop import VelocityTask, train
 from phibe.trajectories import Trajectories
 
 

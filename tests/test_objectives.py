@@ -11,9 +11,9 @@ from torch.func import jacrev, vmap
 from phibe import OU, Trajectories, objectives, theory
 from phibe.bases import lift, polynomials
 from phibe.calculus import divergence
-from phibe.linear.basis_fit import fit_blocks
+from phibe.linear.basis import fit_blocks
 from phibe.objectives import OBJECTIVES, estimate_noise, find_objective, isotropic, phibe, regression
-from phibe.systems import Gaussian
+from phibe.systems.ou import Gaussian
 
 SHAPES = [(2,), (1, 4, 4)]
 

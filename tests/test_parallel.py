@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from phibe.experiments.parallel import run_all
+from phibe.experiments.training import run_all
 
 KILLED = """
 import sys, time
 from functools import partial
 from pathlib import Path
 from test_parallel import note_and_wait
-from phibe.experiments.parallel import run_all
+from phibe.experiments.training import run_all
 
 if __name__ == "__main__":
     run_all([partial(note_and_wait, Path(sys.argv[1]) / str(i)) for i in range(2)], workers=2)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.experiments import pendulum_images, pendulum_states
+from phibe.experiments.pendulum import images as pendulum_images
+from phibe.experiments.pendulum import states as pendulum_states
+from phibe.experiments.pendulum.acrobot import Acrobot
+from phibe.experiments.pendulum.rendering import render
 from phibe.experiments.report import committed
-from phibe.systems import Acrobot
-from phibe.systems.pictures import render
 
 MATCHED = {"phibe": "rk4", "symmetric": "rk4", "regression": "euler"}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import normal
 
-from phibe.systems.pictures import GHOST, JOINT, ROD, joints, pose_error, read_pose, render
+from phibe.experiments.pendulum.rendering import GHOST, JOINT, ROD, joints, pose_error, read_pose, render
 
 
 def poses(n: int, seed: int = 0) -> torch.Tensor:

@@ -7,10 +7,24 @@ import torch
 
 from phibe import OU, Flow, Trajectories, fit_affine
 from phibe.ensembles import carry, observed, place_marks, time_free
+from phibe.evaluation import (
+    Distance,
+    assess,
+    excess,
+    held_out_objective,
+    judge_laws,
+    judge_moments,
+    judge_objective,
+    judge_power,
+    law_distances,
+    moment_error,
+    open_source,
+    ratio,
+    spread,
+    write_source,
+)
+from phibe.io import save_data
 from phibe.metrics import Estimate
-from phibe.quality import assess, open_source, write_source
-from phibe.quality.measures import Distance, excess, held_out_objective, law_distances, moment_error, ratio, spread
-from phibe.quality.verdict import judge_laws, judge_moments, judge_objective, judge_power
 
 TIMES = torch.linspace(0, 1, 13, dtype=torch.float64)
 PROCESS = OU.nonreversible()
@@ -196,10 +210,10 @@ def test_a_coarse_floor_is_a_finding():
 def test_a_run_finds_its_data_again_and_says_why_when_it_does_not(data, tmp_path):
     with pytest.raises(ValueError, match="does not say where its data is.*--data"):
         open_source(tmp_path)
-    data.save(tmp_path / "data.npz")
+    save_data(data, tmp_path / "data.npz")
     write_source(tmp_path, data, tmp_path / "data.npz")
     assert torch.equal(open_source(tmp_path).states, data.states)
-    Trajectories(data.states + 1, data.times).save(tmp_path / "data.npz")
+    save_data(Trajectories(data.states + 1, data.times), tmp_path / "data.npz")
     with pytest.raises(ValueError, match="has changed since"):
         open_source(tmp_path)
     (tmp_path / "data.npz").unlink()

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from phibe import Trajectories, open_data
-from phibe.labels import Label, Labels
-from phibe.missing import settle
+from phibe.io import from_arrays, save_data, settle
+from phibe.trajectories import Label, Labels
 
 LABELS = Labels.read(["time [s]", "x [m]", "speed (m/s)"])
 
@@ -31,7 +31,7 @@ def same(a, b):
 @pytest.mark.parametrize("kind", ["csv", "npz", "nc", "zarr"])
 def test_what_is_saved_is_read_again_with_its_names(tmp_path, kind, own, ragged):
     data = some(ragged, own)
-    again = open_data(data.save(tmp_path / f"data.{kind}"))
+    again = open_data(save_data(data, tmp_path / f"data.{kind}"))
     same(data, again)
     assert again.shared_times is not own
     assert again.labels.state == (Label("x", "m"), Label("speed", "m/s"))
@@ -40,7 +40,7 @@ def test_what_is_saved_is_read_again_with_its_names(tmp_path, kind, own, ragged)
 
 def test_an_array_alone_takes_its_times_from_a_step(tmp_path):
     data = some(own=False)
-    again = open_data(data.save(tmp_path / "data.npy"), time_step=0.25)
+    again = open_data(save_data(data, tmp_path / "data.npy"), time_step=0.25)
     assert torch.equal(again.states, data.states)
     torch.testing.assert_close(again.times, torch.arange(7).double() / 4)
 
@@ -131,7 +131,7 @@ def holes():
 
 
 def transitions(arrays):
-    x, t, dx, dt = Trajectories.of(arrays).pairs()
+    x, t, dx, dt = from_arrays(arrays).pairs()
     return sorted(zip(t.tolist(), x[:, 0].tolist(), dx[:, 0].tolist(), dt.tolist(), strict=True))
 
 

@@ -10,10 +10,11 @@ import torch
 
 from phibe import OU, FitConfig, Trajectories, fit
 from phibe.cli import main
-from phibe.labels import Labels
-from phibe.report import write_report
-from phibe.training import fit_closed
-from phibe.training.closed import Size
+from phibe.fitting import fit_closed
+from phibe.io import save_data
+from phibe.linear.folds import Size
+from phibe.report.write import write_report
+from phibe.trajectories import Labels
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = torch.linspace(0, 1, 9, dtype=torch.float64)
@@ -35,7 +36,7 @@ def run(tmp_path_factory) -> Path:
     process = OU([[-0.5, -2.0], [2.0, -0.5]], torch.eye(2), m0=[2.0, 0.0], C0=torch.eye(2))
     data = process.simulate(paths=200, times=TIMES, seed=0)
     data = Trajectories(data.states, TIMES, labels=Labels.read(["t [s]", "<script>alert(1)</script> [m]", "y"]))
-    data.save(folder / "data.npz")
+    save_data(data, folder / "data.npz")
     fit_closed(
         data, "symmetric", candidates=[Size(1, 0, 4, 1e-9)], config=FitConfig(held_out=0.25), out=folder / "mine"
     )

@@ -12,10 +12,11 @@ import torch
 from problems import PAPER
 from torch import nn
 
-from phibe.networks import MLP
-from phibe.training import FitConfig, fit, loop
-from phibe.training.checkpoints import differences, load_tensors, save_tensors
-from phibe.training.resume import Folder
+from phibe.networks.mlp import MLP
+from phibe.training import loop
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
+from phibe.training.runs import Folder, differences, load_tensors, save_tensors
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = PAPER["reversible"].simulate(paths=30, times=torch.linspace(0, 1, 9), seed=0)
@@ -60,7 +61,9 @@ import torch
 torch.set_num_threads(1)
 from phibe import OU
 from phibe.networks import MLP
-from phibe.training import FitConfig, fit, loop
+from phibe.training import loop
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
 
 data = OU.reversible().simulate(paths=30, times=torch.linspace(0, 1, 9), seed=0)
 config = FitConfig(steps=160, batch=16, evaluate_every=7, checkpoint_every=3, ema=0.9)

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from phibe import OU, FitConfig, Trajectories, fit
-from phibe.quality import write_source
-from phibe.report import write_report
-from phibe.training import fit_closed
-from phibe.training.closed import Size
+from phibe.evaluation import write_source
+from phibe.fitting import fit_closed
+from phibe.io import save_data
+from phibe.linear.folds import Size
+from phibe.report.write import write_report
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 TIMES = torch.linspace(0, 1, 9, dtype=torch.float64)
@@ -21,7 +22,7 @@ TIMES = torch.linspace(0, 1, 9, dtype=torch.float64)
 
 def make_vectors(folder: Path) -> None:
     data = OU.nonreversible().simulate(paths=80, times=TIMES, seed=0)
-    data.save(folder.parent / "spiral.npz")
+    save_data(data, folder.parent / "spiral.npz")
     fit_closed(data, "symmetric", candidates=[Size(1, 0, 4, 1e-9)], config=FitConfig(held_out=0.25), out=folder)
     write_report(folder, data, source=folder.parent / "spiral.npz", calibrate=False)
 
@@ -29,7 +30,7 @@ def make_vectors(folder: Path) -> None:
 def make_pictures(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     data = Trajectories(torch.rand(20, 5, 2, 8, 8, generator=generator).cumsum(1), TIMES[:5])
-    data.save(folder.parent / "films.npz")
+    save_data(data, folder.parent / "films.npz")
     config = FitConfig(steps=2, batch=4, accelerator="cpu")
     fit(data, "mlp", "symmetric", config=config, out=folder, progress=False)
     write_source(folder, data, folder.parent / "films.npz")

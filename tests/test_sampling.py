@@ -10,10 +10,11 @@ import torch
 from problems import PAPER, normal
 
 from phibe import Trajectories
-from phibe.networks import MLP
-from phibe.training import FitConfig, fit, open_data
-from phibe.training.batches import Batches
-from phibe.training.sampling import BLOCKS, Order, Samples, split_paths
+from phibe.io import open_data, save_data
+from phibe.networks.mlp import MLP
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
+from phibe.training.sampling import BLOCKS, Batches, Order, Samples, split_paths
 
 REGULAR = Trajectories(normal(7, 9, 3), torch.linspace(0, 1, 9))
 OWN_TIMES = Trajectories(normal(7, 9, 3), torch.rand(7, 9, generator=torch.Generator().manual_seed(0)).cumsum(1))
@@ -121,10 +122,10 @@ def equal(a, b):
 
 @KINDS
 def test_a_store_is_read_through_a_memory_map_of_the_same_numbers(tmp_path, data):
-    data.save(tmp_path / "data.zarr")
+    save_data(data, tmp_path / "data.zarr")
     for _ in range(2):  # the second time from the copy
         equal(open_data(tmp_path / "data.zarr"), data)
-    assert open_data(data.save(tmp_path / "data.npz")).states.shape == data.states.shape
+    assert open_data(save_data(data, tmp_path / "data.npz")).states.shape == data.states.shape
 
 
 def test_training_from_disk_ends_with_the_same_bits(tmp_path):
@@ -132,18 +133,18 @@ def test_training_from_disk_ends_with_the_same_bits(tmp_path):
     config = FitConfig(steps=12, batch=16, evaluate_every=6)
     torch.manual_seed(0)
     network = MLP((2,), width=8, depth=1)
-    mapped = open_data(data.save(tmp_path / "data.zarr"))
+    mapped = open_data(save_data(data, tmp_path / "data.zarr"))
     flows = [fit(d, network, "regression", config=config, progress=False) for d in (data, mapped)]
     for a, b in zip(*(flow.velocity.state_dict().values() for flow in flows), strict=True):
         assert torch.equal(a, b)
 
 
 def test_a_store_that_changed_is_copied_again_and_its_old_copy_goes(tmp_path):
-    store = REGULAR.save(tmp_path / "data.zarr")
+    store = save_data(REGULAR, tmp_path / "data.zarr")
     open_data(store, cache=tmp_path / "cache")
     (first,) = os.listdir(tmp_path / "cache")
     other = Trajectories(REGULAR.states + 1, REGULAR.times)
-    other.save(store)
+    save_data(other, store)
     equal(open_data(store, cache=tmp_path / "cache"), other)
     (second,) = os.listdir(tmp_path / "cache")
     assert first != second
@@ -184,7 +185,7 @@ def test_stores_that_cannot_be_used_say_why_and_leave_nothing(tmp_path):
 def test_a_map_may_be_larger_than_memory(tmp_path):
     """The file is sparse: it claims more bytes than this machine has, and holds almost none."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    store = REGULAR.save(tmp_path / "data.zarr")
+    store = save_data(REGULAR, tmp_path / "data.zarr")
     open_data(store)
     (folder,) = (tmp_path / "data.cache").iterdir()
     paths = 2 * memory // (9 * 3 * 8)

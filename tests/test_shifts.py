@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from phibe.networks import UNet
+from phibe.experiments.training import Shifted, shift
+from phibe.networks.unet import UNet
 from phibe.objectives import OBJECTIVES
-from phibe.training import FitConfig
-from phibe.training.loop import train
+from phibe.training.config import FitConfig
+from phibe.training.loop import VelocityTask, train
 from phibe.training.sampling import Samples
-from phibe.training.shifts import Shifted, shift
-from phibe.training.tasks import VelocityTask
 from phibe.trajectories import Trajectories
 
 SHAPE = (1, 8, 8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.metrics import enstrophy_spectrum
+from phibe.experiments.turbulence.spectra import enstrophy_spectrum
 
 CHEAP = {"interval": 0.5, "integrator": "euler"}
 

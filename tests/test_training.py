@@ -12,12 +12,14 @@ from problems import PAPER, normal, real
 from torch import nn
 
 from phibe import Trajectories
-from phibe.networks import MLP, Normalised
+from phibe.networks.mlp import MLP
+from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, phibe
-from phibe.training import Diverged, FitConfig, fit, open_flow, save_flow
-from phibe.training.batches import Batches
+from phibe.training.config import FitConfig
 from phibe.training.devices import Plain, engine, pick
-from phibe.training.objective import ObjectiveModule, accumulate, follow
+from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit, follow
+from phibe.training.runs import open_flow, save_flow
+from phibe.training.sampling import Batches
 
 OU = PAPER["reversible"]
 QUICK = FitConfig(steps=20, batch=32, evaluate_every=10, warmup=0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from problems import normal, properties, real
 
 from phibe import OU, Trajectories
+from phibe.io import open_data, save_data
 
 NAN = float("nan")
 
@@ -177,7 +178,7 @@ def test_a_read_only_map_is_not_read_into_memory_nor_written_to(tmp_path):
 @pytest.mark.parametrize("make", [_regular, _ragged])
 def test_what_is_saved_is_opened_again(tmp_path, make, kind):
     data = make()
-    found = Trajectories.open(data.save(tmp_path / f"data.{kind}"))
+    found = open_data(save_data(data, tmp_path / f"data.{kind}"))
     assert torch.equal(found.states.nan_to_num(7.0), data.states.nan_to_num(7.0))
     assert torch.equal(found.times.nan_to_num(7.0), data.times.nan_to_num(7.0))
     for part, whole in zip(found.pairs(), data.pairs(), strict=True):
@@ -185,11 +186,11 @@ def test_what_is_saved_is_opened_again(tmp_path, make, kind):
 
 
 def test_a_failed_save_keeps_the_old_data(tmp_path, monkeypatch):
-    path = _regular().save(tmp_path / "data.npz")
+    path = save_data(_regular(), tmp_path / "data.npz")
     monkeypatch.setattr(np, "savez", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        OU.reversible().simulate(paths=3, times=[0.0, 1.0]).save(path)
-    assert torch.equal(Trajectories.open(path).states, _regular().states)
+        save_data(OU.reversible().simulate(paths=3, times=[0.0, 1.0]), path)
+    assert torch.equal(open_data(path).states, _regular().states)
 
 
 def test_another_type_keeps_the_times_in_float64():

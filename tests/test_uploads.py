@@ -7,10 +7,9 @@ import av
 import numpy as np
 import pytest
 
-from phibe import uploads
-from phibe.clips import Clips
-from phibe.films import shrink
-from phibe.uploads import LARGEST, LONGEST, check_size, read_upload
+from phibe.experiments.video import uploads
+from phibe.experiments.video.clips import Clips, shrink
+from phibe.experiments.video.uploads import LARGEST, LONGEST, check_size, read_upload
 
 KINDS = {
     **{"mp4": ("libx264", "yuv420p"), "mov": ("mpeg4", "yuv420p"), "avi": ("rawvideo", "gray")},

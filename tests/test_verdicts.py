@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from phibe.experiments import video_verdicts as verdicts
 from phibe.experiments.report import Report
+from phibe.experiments.video import verdicts
 
 
 def method(mse, frechet, psnr, ssim):

@@ -9,15 +9,17 @@ import torch
 from problems import normal
 
 from phibe import Trajectories
-from phibe.clips import Clips, read_clips
-from phibe.experiments import video, video_footage, video_real
+from phibe.experiments.conditioned import ConditionedFlow
 from phibe.experiments.report import MissingData, keep
-from phibe.experiments.video_footage import choose, encode, footage, opened, split
-from phibe.experiments.video_measures import Judge
-from phibe.experiments.video_methods import assemble, augment, carry, in_units, learn, restore, rolls
+from phibe.experiments.video import footage as video_footage
+from phibe.experiments.video import real as video_real
+from phibe.experiments.video import run as video
+from phibe.experiments.video.clips import Clips, read_clips
+from phibe.experiments.video.footage import choose, encode, footage, opened, split
+from phibe.experiments.video.measures import Judge
+from phibe.experiments.video.methods import assemble, augment, carry, in_units, learn, restore, rolls
+from phibe.experiments.video.metrics import mse, ssim
 from phibe.flow import Flow
-from phibe.metrics import mse, ssim
-from phibe.training.conditioned import ConditionedFlow
 from phibe.training.runs import Fitted
 
 SMOKE, STEP, SHAPE = video.CONFIGS["smoke"], 1 / 25, (4, 8, 8)

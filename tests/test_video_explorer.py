@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from phibe.experiments import video
 from phibe.experiments.report import committed
-from phibe.experiments.video_methods import carry, rolls
-from phibe.metrics import score
+from phibe.experiments.video import run as video
+from phibe.experiments.video.methods import carry, rolls
+from phibe.experiments.video.metrics import score
 
 
 @pytest.fixture(scope="module")

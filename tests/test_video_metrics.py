@@ -10,11 +10,11 @@ import torch
 from problems import normal, real
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from phibe import features, metrics
-from phibe.metrics import corruptions
-from phibe.metrics.frechet import floor, frechet
-from phibe.metrics.i3d import I3D, prepare
-from phibe.systems import Figures, Gaussian
+from phibe.experiments.video import features, metrics
+from phibe.experiments.video.figures import Figures
+from phibe.experiments.video.frechet import Distance, floor, frechet, frechet_distance
+from phibe.experiments.video.i3d import I3D, I3DFeatures, open_i3d, prepare
+from phibe.systems.ou import Gaussian
 
 
 def noise_films(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -132,18 +132,18 @@ def test_real_against_real_falls_as_one_over_the_clips():
 def test_distances_carry_their_protocol_and_refuse_another():
     truth = noise_films(8, 4)
     near, far = truth + 0.01, truth + 0.1
-    a, b = (metrics.frechet_distance(films, truth, Flat(), context=1) for films in (near, far))
+    a, b = (frechet_distance(films, truth, Flat(), context=1) for films in (near, far))
     assert a < b and b > a and b - a == pytest.approx(4 * (0.1**2 - 0.01**2), rel=1e-6)
     for other, word in [
-        (metrics.frechet_distance(far, truth, Flat(), context=2), "context: 1 and 2"),
-        (metrics.frechet_distance(far[:6], truth[:6], Flat(), context=1), "clips: 8 and 6"),
-        (metrics.frechet_distance(far[:, :3], truth[:, :3], Flat(), context=1), "frames: 4 and 3"),
-        (metrics.frechet_distance(far, truth, Flat(), context=1, reference="reconstruction"), "reference"),
-        (metrics.frechet_distance(far, truth, Flat(), context=1, data="kth"), "data"),
+        (frechet_distance(far, truth, Flat(), context=2), "context: 1 and 2"),
+        (frechet_distance(far[:6], truth[:6], Flat(), context=1), "clips: 8 and 6"),
+        (frechet_distance(far[:, :3], truth[:, :3], Flat(), context=1), "frames: 4 and 3"),
+        (frechet_distance(far, truth, Flat(), context=1, reference="reconstruction"), "reference"),
+        (frechet_distance(far, truth, Flat(), context=1, data="kth"), "data"),
     ]:
         with pytest.raises(ValueError, match=word):
             assert a < other
-    assert metrics.Distance.of(json.loads(json.dumps(b.record()))) == b
+    assert Distance.of(json.loads(json.dumps(b.record()))) == b
     assert "real against real" in str(b) and "8 clips" in str(b) and "FVD" not in str(b)
     assert b.floor > 0
 
@@ -152,9 +152,9 @@ def test_only_features_of_i3d_are_called_fvd():
     mine = Flat()
     mine.title = "FVD"
     with pytest.raises(ValueError, match="need another title"):
-        metrics.frechet_distance(noise_films(4, 2), noise_films(4, 2), mine, context=1)
+        frechet_distance(noise_films(4, 2), noise_films(4, 2), mine, context=1)
     assert "FVD" not in features.FigureFeatures.title
-    assert metrics.I3DFeatures.title == "FVD"
+    assert I3DFeatures.title == "FVD"
 
 
 # -- I3D ---------------------------------------------------------------------------------------------------------------
@@ -185,12 +185,12 @@ def test_weights_are_read_only_under_their_hash(tmp_path):
     torch.jit.script(Stand()).save(str(file))
     right = hashlib.sha256(file.read_bytes()).hexdigest()
     films = torch.rand(3, 9, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    found = metrics.open_i3d(file, sha256=right)
+    found = open_i3d(file, sha256=right)
     torch.testing.assert_close(found(films)[:, 0], 2 * films.mean((1, 2, 3, 4)) - 1, rtol=1e-4, atol=1e-4)
     assert right[:12] in found.identity
     for wrong in ("", right[::-1]):
         with pytest.raises(ValueError, match=f"has the SHA-256 {right}"):
-            metrics.open_i3d(file, sha256=wrong)
+            open_i3d(file, sha256=wrong)
     with pytest.raises(ValueError, match="9 frames or more"):
         found(films[:, :5])
 
@@ -201,12 +201,12 @@ def test_a_state_dict_is_read_into_the_network(tmp_path):
     weights = {name: torch.full(shape, i / len(names)) for i, (name, shape) in enumerate(names.items())}
     file = tmp_path / "i3d.pt"
     torch.save(weights, file)
-    found = metrics.open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    found = open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
     assert torch.equal(found.network.Mixed_5c.b1b.conv3d.weight, weights["Mixed_5c.b1b.conv3d.weight"])
     assert not any(tensor.is_meta for tensor in found.network.state_dict().values())
     torch.save({"conv.weight": torch.zeros(2)}, file)
     with pytest.raises(ValueError, match="does not hold the weights"):
-        metrics.open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+        open_i3d(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 # -- features of our own -----------------------------------------------------------------------------------------------
@@ -259,15 +259,15 @@ def test_features_are_kept_and_known_by_their_weights(trained, tmp_path):
 
 def test_corruptions_do_what_they_say():
     films, generator = noise_films(2, 8), torch.Generator().manual_seed(0)
-    assert torch.equal(corruptions.frozen(films, 1.0, generator), films[:, :1].expand_as(films))
-    assert torch.equal(corruptions.frozen(films, 0.5, generator)[:, :4], films[:, :4])
-    mixed = corruptions.shuffled(films, 4, generator)
+    assert torch.equal(metrics.frozen(films, 1.0, generator), films[:, :1].expand_as(films))
+    assert torch.equal(metrics.frozen(films, 0.5, generator)[:, :4], films[:, :4])
+    mixed = metrics.shuffled(films, 4, generator)
     assert not torch.equal(mixed, films)
     torch.testing.assert_close(mixed[:, :4].sum(1), films[:, :4].sum(1))  # nothing leaves its run of four
-    torch.testing.assert_close(corruptions.slowed(films, 2.0, generator)[:, ::2], films[:, :4])
+    torch.testing.assert_close(metrics.slowed(films, 2.0, generator)[:, ::2], films[:, :4])
     still = torch.full((1, 2, 1, 16, 16), 0.4, dtype=torch.float64)
-    torch.testing.assert_close(corruptions.blurred(still, 2.0, generator), still)
-    assert float(corruptions.noisy(still, 0.05, generator).std()) == pytest.approx(0.05, rel=0.1)
+    torch.testing.assert_close(metrics.blurred(still, 2.0, generator), still)
+    assert float(metrics.noisy(still, 0.05, generator).std()) == pytest.approx(0.05, rel=0.1)
 
 
 # -- motion ------------------------------------------------------------------------------------------------------------

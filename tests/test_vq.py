@@ -9,10 +9,9 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from phibe import FitConfig, Trajectories
-from phibe.codecs import Codebook, VQCodec, open_taming
-from phibe.codecs.codebook import straight_through
-from phibe.training import open_flow
-from phibe.training.vq import VQLoss, fit_vq, open_vq
+from phibe.experiments.video.taming import open_taming
+from phibe.experiments.video.vq import Codebook, VQCodec, VQLoss, fit_vq, open_vq, straight_through
+from phibe.training.runs import open_flow
 
 QUICK = FitConfig(steps=6, batch=8, evaluate_every=3, checkpoint_every=2, learning_rate=3e-3, warmup=1, held_out=0.25)
 
@@ -46,7 +45,7 @@ def films(paths: int = 8, frames: int = 4, *, seed: int = 0) -> Trajectories:
 
 
 def test_the_nearest_code_is_that_of_brute_force(monkeypatch):
-    monkeypatch.setattr("phibe.codecs.codebook.BLOCK", 50)  # several blocks, the last not full
+    monkeypatch.setattr("phibe.experiments.video.vq.BLOCK", 50)  # several blocks, the last not full
     found, z = book(), normal(211, 3)
     brute = torch.tensor([min(range(37), key=lambda k: float((e - found.codes[k]).square().sum())) for e in z])
     assert torch.equal(found.nearest(z), brute)
@@ -114,8 +113,8 @@ def test_processes_that_share_a_batch_move_the_codes_as_one_would(monkeypatch):
     whole.update(z, index)
     counts = torch.bincount(index[60:], minlength=5).double()
     others = [counts, torch.zeros(5, 3, dtype=torch.float64).index_add_(0, index[60:], z[60:])]
-    monkeypatch.setattr("phibe.codecs.codebook.dist.is_initialized", lambda: True)
-    monkeypatch.setattr("phibe.codecs.codebook.dist.all_reduce", lambda part: part.add_(others.pop(0)))
+    monkeypatch.setattr("phibe.experiments.video.vq.dist.is_initialized", lambda: True)
+    monkeypatch.setattr("phibe.experiments.video.vq.dist.all_reduce", lambda part: part.add_(others.pop(0)))
     shared.update(z[:60], index[:60])
     torch.testing.assert_close(shared.codes, whole.codes)
     assert not others

@@ -7,16 +7,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from phibe.choices import CLASSES, carry_out, make_plan, window_length
 from phibe.cli.options import Options
 from phibe.cli.summaries import describe_data, describe_run
-from phibe.diagnosis import diagnose
+from phibe.diagnostics import diagnose
 from phibe.files import replacing, write_json
-from phibe.missing import CHOICES
+from phibe.fitting import CLASSES, carry_out, make_plan, window_length
+from phibe.io import CHOICES, Layout, open_data, read_data, windowed
 from phibe.objectives import OBJECTIVES
-from phibe.reading import Layout, read_data, windowed
-from phibe.report import write_report
-from phibe.training import FitConfig, open_data
+from phibe.report.write import write_report
+from phibe.training.config import FitConfig
 from phibe.trajectories import Trajectories
 
 AUTOMATIC = ("steps", "batch", "ema", "held_out", "patience")

@@ -11,16 +11,14 @@ from torch import Tensor
 
 from phibe.cli.data import KINDS, add_reading, layout
 from phibe.cli.options import Options
-from phibe.densities import draw_states, fit_density, generate_with_density, states_at
+from phibe.ensembles import draw_states, fit_density, generate_with_density, states_at
+from phibe.evaluation import method_for, open_source
 from phibe.files import read_arrays
 from phibe.flow import Flow
 from phibe.integrators import METHODS
-from phibe.labels import Label
-from phibe.quality import method_for, open_source
-from phibe.tables import PATHS, TIMES, numbers, read_csv
-from phibe.training import open_data, open_flow
-from phibe.training.runs import read_config
-from phibe.trajectories import Trajectories
+from phibe.io import PATHS, TIMES, numbers, open_data, read_csv, save_data
+from phibe.training.runs import open_flow, read_config
+from phibe.trajectories import Label, Trajectories
 
 WRITTEN = (".csv", ".npz", ".npy", ".nc", ".zarr")
 
@@ -52,7 +50,7 @@ def generate(arguments: list[str]) -> None:
     data = _data(given)
     starts, times = _starts(given, data)
     made, more = _carried(given, flow, starts, times, data)
-    print(f"{made.save(given.out, **more)}: {made}")
+    print(f"{save_data(made, given.out, **more)}: {made}")
 
 
 def _data(given: Any) -> Trajectories | None:

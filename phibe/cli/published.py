@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from phibe.cli.options import Options
-from phibe.downloads import HASHES, fetch, sha256_of
-from phibe.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
-from phibe.systems.gait import ACTIONS
-from phibe.systems.pfi_files import convert_pfi
+from phibe.experiments.turbulence.data import convert_pfi
+from phibe.experiments.video.drawing import ACTIONS
+from phibe.experiments.video.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
+from phibe.files import HASHES, fetch, sha256_of
 
 
 def download(arguments: list[str]) -> None:
@@ -40,7 +40,7 @@ def _kth(folder: Path, actions: list[str]) -> None:
         flush=True,
     )
     print(
-        f"{fetch_kth(folder, actions=actions)}: unpacked; hashes in {HASHES}. Next: phibe.kth.read_kth({str(folder)!r})"
+        f"{fetch_kth(folder, actions=actions)}: unpacked; hashes in {HASHES}. Next: phibe.experiments.video.kth.read_kth({str(folder)!r})"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from phibe.cli.options import Options
-from phibe.report import write_report
-from phibe.training import open_data
+from phibe.io import open_data
+from phibe.report.write import write_report
 
 
 def report(arguments: list[str]) -> None:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from phibe.cli.suspicions import suspicions
+from phibe.linear.folds import Size
 from phibe.objectives import OBJECTIVES, estimate_noise
-from phibe.training import FitConfig
-from phibe.training.checkpoints import Metrics, load_tensors
-from phibe.training.normal_equations import Size
-from phibe.training.runs import read_config
+from phibe.training.config import FitConfig
+from phibe.training.runs import Metrics, load_tensors, read_config
 from phibe.trajectories import Trajectories
 
 

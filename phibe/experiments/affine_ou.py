@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.affine import flow_map, pushforward
 from phibe.calculus import Velocity
 from phibe.experiments.report import Report, record
 from phibe.flow import Flow
-from phibe.linear import AffineField, fit_affine
+from phibe.linear.affine import AffineField, fit_affine
 from phibe.metrics import global_velocity_error
-from phibe.systems import OU, Gaussian
-from phibe.theory import affine_phibe_field
+from phibe.systems.ou import OU, Gaussian
+from phibe.theory import affine_phibe_field, flow_map, pushforward
 from phibe.trajectories import Trajectories
 
 PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}

@@ -15,18 +15,19 @@ from tqdm.auto import tqdm
 
 from phibe import theory
 from phibe.experiments.ou import observe
-from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, rate, record
+from phibe.experiments.training import run_all
 from phibe.flow import Flow
-from phibe.linear import AffineField, fit_affine
+from phibe.linear.affine import AffineField, fit_affine
 from phibe.metrics import global_velocity_error
-from phibe.networks import Normalised, build
+from phibe.networks import build
+from phibe.networks.normalised import Normalised
 from phibe.objectives import OBJECTIVES
-from phibe.population import affine_bias, affine_minimiser
-from phibe.systems import OU
-from phibe.training import FitConfig, fit
+from phibe.systems.ou import OU
+from phibe.theory import affine_bias, affine_minimiser
+from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.objective import ObjectiveModule
+from phibe.training.loop import ObjectiveModule, fit
 from phibe.training.sampling import Samples
 
 PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}

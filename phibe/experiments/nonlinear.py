@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.baselines import fit_kernel
 from phibe.bases import in_time, lift, polynomials
-from phibe.experiments.parallel import run_all
+from phibe.experiments.baselines.kernel import fit_kernel
 from phibe.experiments.report import Report, record
+from phibe.experiments.training import run_all
 from phibe.flow import Flow
-from phibe.linear import fit_basis
+from phibe.linear.basis import fit_basis
 from phibe.metrics import sliced_w2, velocity_error
 from phibe.objectives import OBJECTIVES
-from phibe.systems import SDE, double_well, langevin, multiplicative, rotating_well, solve_fokker_planck
-from phibe.training import FitConfig, fit
+from phibe.systems.fokker_planck import solve_fokker_planck
+from phibe.systems.sde import SDE, double_well, langevin, multiplicative, rotating_well
+from phibe.training.config import FitConfig
 from phibe.training.devices import pick
+from phibe.training.loop import fit
 from phibe.trajectories import Trajectories
 
 SYSTEMS = {"rotating_well": rotating_well, "multiplicative": multiplicative, "langevin": langevin}

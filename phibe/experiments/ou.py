@@ -13,14 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from phibe.calculus import Velocity
-from phibe.experiments.parallel import run_all
 from phibe.experiments.report import Report, rate, record
+from phibe.experiments.training import run_all
 from phibe.flow import Flow
 from phibe.metrics import Estimate, global_velocity_error, velocity_error
-from phibe.networks import Normalised, build
-from phibe.systems import OU
-from phibe.training import FitConfig, fit
+from phibe.networks import build
+from phibe.networks.normalised import Normalised
+from phibe.systems.ou import OU
+from phibe.training.config import FitConfig
 from phibe.training.devices import pick
+from phibe.training.loop import fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 

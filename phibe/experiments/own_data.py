@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.choices import carry_out, make_plan
 from phibe.experiments.report import Report, record
+from phibe.fitting import carry_out, make_plan
 from phibe.flow import Flow
 from phibe.metrics import sliced_w2
-from phibe.systems import OU, double_well, lorenz
+from phibe.systems.ou import OU
+from phibe.systems.sde import double_well, lorenz
 from phibe.trajectories import Trajectories
 
 

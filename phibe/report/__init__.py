@@ -1,5 +1,1 @@
-"""Report: the quality of a run as one page, `report.html`, that needs nothing else, and its numbers, `quality.json`."""
-
-from phibe.report.write import write_report
-
-__all__ = ["write_report"]
+"""The report of a run: `report.html`, which needs nothing else, and its numbers, `quality.json`."""

@@ -8,8 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from phibe.quality import Quality, Views
-from phibe.quality.measures import Distance, excess, ratio
+from phibe.evaluation import Distance, Quality, Views, excess, ratio
 from phibe.report import pictures
 from phibe.svg import key
 

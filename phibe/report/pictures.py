@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phibe.colors import COLORS
-from phibe.quality import Views
-from phibe.quality.measures import Distance
+from phibe.evaluation import Distance, Views
+from phibe.plots import COLORS
 from phibe.svg import Picture, around, png
 
 DATA, STILL = "#8a94a6", COLORS["persistence"]

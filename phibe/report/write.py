@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phibe.evaluation import Quality, assess, names_of, open_source, write_source
 from phibe.files import replacing, write_json
+from phibe.fitting import fit_closed
 from phibe.flow import Flow
+from phibe.linear.folds import Size
 from phibe.networks import NETWORKS, build
-from phibe.quality import Quality, assess, names_of, open_source, write_source
 from phibe.report.page import page
-from phibe.training import FitConfig, fit, fit_closed, open_flow
-from phibe.training.checkpoints import Metrics
-from phibe.training.closed import Size
-from phibe.training.runs import read_config
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
+from phibe.training.runs import Metrics, open_flow, read_config
 from phibe.training.sampling import split_paths
 from phibe.trajectories import Trajectories
 

@@ -4,8 +4,7 @@ Finite volumes on a box with reflecting walls. The flux through a face, J = wρ 
 is that of Scharfetter and Gummel: exact for constant w and D, second order, and it keeps ρ positive. Where there is no
 noise (D = 0) it becomes the upwind flux, of first order; `flux="central"` stays of second order there, but promises
 no positivity. In time TR-BDF2: second order, L-stable. Assumed: Σ diagonal, one or two dimensions (more would fit the
-code, not the memory), and a box that holds all but a negligible part of the law.
-"""
+code, not the memory), and a box that holds all but a negligible part of the law."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,9 +21,40 @@ import torch
 from scipy.sparse.linalg import splu
 from torch import Tensor
 
-from phibe.systems.lattice import Lattice
-from phibe.systems.laws import Distribution
-from phibe.systems.sde import SDE, matrix_divergence
+from phibe.systems.sde import SDE, Distribution, matrix_divergence
+
+# -- lattice ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """`values` (n₁, …, n_k, *out) at the points of increasing `axes`; O(spacing²) error between, held fixed beyond."""
+
+    axes: tuple[Tensor, ...]
+    values: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """(n, k) → (n, *out)."""
+        places = [_place(axis, points[:, i].to(axis.dtype)) for i, axis in enumerate(self.axes)]
+        shape = (-1, *[1] * (self.values.ndim - len(self.axes)))
+        total = torch.zeros((), dtype=self.values.dtype)
+        for corner in product((0, 1), repeat=len(self.axes)):
+            weight = torch.ones((), dtype=self.values.dtype)
+            for side, (_, share) in zip(corner, places, strict=True):
+                weight = weight * (share if side else 1 - share)
+            index = tuple(left + side for side, (left, _) in zip(corner, places, strict=True))
+            total = total + weight.reshape(shape) * self.values[index]
+        return total.to(points.dtype)
+
+
+def _place(axis: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the node on the left of each x, and how far x is on the way to the next, in [0, 1]."""
+    left = torch.searchsorted(axis, x.detach().contiguous()).clamp(1, len(axis) - 1) - 1
+    return left, ((x - axis[left]) / (axis[left + 1] - axis[left])).clamp(0, 1)
+
+
+# -- the fokker–planck equation on a grid ----------------------------------------------------------------------------
+
 
 FLUXES = ("exponential", "central")
 FLOOR = 1e-14  # of the peak: below it the density is rounding, and its logarithm is held fixed

@@ -5,27 +5,196 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Adam, AdamW, Optimizer
 from tqdm.auto import tqdm
 
 from phibe.flow import Flow
-from phibe.training.batches import Batches
-from phibe.training.checkpoints import fingerprint
+from phibe.networks import build
+from phibe.networks.checks import check_network
+from phibe.networks.normalised import Normalised
+from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import WHERE, FitConfig
-from phibe.training.devices import engine, seed_device
-from phibe.training.objective import accumulate, follow
-from phibe.training.resume import Folder, Learner
-from phibe.training.runs import load_weights, read_weights
-from phibe.training.sampling import Samples, seed_of, split_paths
-from phibe.training.tasks import Result, Task, VelocityTask
-from phibe.training.watch import Watch, judge
+from phibe.training.devices import PRECISIONS, engine, seed_device
+from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
+from phibe.training.sampling import Batches, Samples, seed_of, split_paths
+from phibe.training.validation import Watch, judge
 from phibe.trajectories import Trajectories
+
+# -- the objective as a module, the gradient of a batch of it, and the weights' moving average -----------------------
+
+
+class Loss(nn.Module):
+    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+
+    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
+    the spread of the states as the network knows it.
+    """
+
+    network: nn.Module
+    facts: dict[str, Any]
+    jacobian = False
+    scale: Tensor | float = 1.0
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
+        return ()
+
+
+class ObjectiveModule(Loss):
+    """The objective of a velocity network."""
+
+    def __init__(
+        self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
+    ):
+        super().__init__()
+        self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
+        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
+        self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
+        self.scale = network.scale if isinstance(network, Normalised) else 1.0
+
+    def forward(
+        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
+        function, options, given = find_objective(self.objective), dict(self.options), given or {}
+        if self.objective == "isotropic":
+            options["generator"] = generator
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
+            if self.mixed:
+                stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
+            if self.balance:
+                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
+            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
+
+
+def accumulate(
+    devices: Any,
+    module: nn.Module,
+    sample: tuple[Tensor, ...],
+    *,
+    parts: int = 1,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Add up the gradient of a batch's mean objective, worked through in `parts`; the objective of each sample."""
+    values = []
+    for k, piece in enumerate(zip(*(part.chunk(parts) for part in sample), strict=True)):
+        with devices.no_backward_sync(module, enabled=k + 1 < parts):
+            value = module(*piece, generator=generator)
+            devices.backward(value.mean() / parts)
+        values.append(value.detach())
+    return torch.cat(values)
+
+
+@torch.no_grad()
+def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -> None:
+    """ā ← d ā + (1 − d) a for each weight, with d = min(decay, (1 + step)/(10 + step)): a short memory at first."""
+    d = min(decay, (1 + step) / (10 + step))
+    for slow, fast in zip(average.parameters(), network.parameters(), strict=True):
+        slow.lerp_(fast, 1 - d)
+    for kept, present in zip(average.buffers(), network.buffers(), strict=True):
+        kept.copy_(present)
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+Result = TypeVar("Result", covariant=True)
+
+
+class Task(Protocol[Result]):
+    """Something to train by the loop: its `name`, and the `width` of the runs of observations that are its samples."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def width(self) -> int: ...
+
+    def loss(self, typical: Trajectories, config: FitConfig) -> Loss:
+        """The loss of a new network, made for `typical` paths of the training data."""
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        """What opens the result again besides the weights, as JSON; its entry `network` describes the network."""
+
+    def result(self, network: nn.Module, data: Trajectories) -> Result:
+        """What the caller gets of a trained network, where the data is and in its floating type."""
+
+
+@dataclass(frozen=True)
+class Around(Generic[Result]):
+    """Another task with a loss of its own: what is built on it brings `loss`."""
+
+    task: Task[Result]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def width(self) -> int:
+        return self.task.width
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        return self.task.about(network, data)
+
+    def result(self, network: nn.Module, data: Trajectories) -> Result:
+        return self.task.result(network, data)
+
+
+@dataclass(frozen=True)
+class VelocityTask:
+    """A velocity network, by name or a module that is copied, trained on an objective; the result is its flow."""
+
+    network: str | nn.Module
+    name: str
+
+    @property
+    def width(self) -> int:
+        return find_objective(self.name).width
+
+    @property
+    def place(self) -> int:
+        """Which of the observations the network is asked at."""
+        return find_objective(self.name).place
+
+    def loss(self, typical: Trajectories, config: FitConfig) -> ObjectiveModule:
+        options = {"noise": config.noise or estimate_noise(typical)} if self.name == "isotropic" else {}
+        velocity, mixed = self._prepare(typical, config), config.precision == "bf16-mixed"
+        return ObjectiveModule(velocity, self.name, balance=config.balance, mixed=mixed, **options)
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        return about_flow(network, of_data(network, data), data.states.dtype)
+
+    def result(self, network: nn.Module, data: Trajectories) -> Flow:
+        return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data)
+
+    def _prepare(self, typical: Trajectories, config: FitConfig) -> nn.Module:
+        """A new network, or a copy of the given one, in the data's units and known to be right for the objective."""
+        dtype = PRECISIONS[config.precision]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            given = self.network
+            made = build(given, typical.state_shape) if isinstance(given, str) else copy.deepcopy(given)
+        made = made.to(typical.states.device, dtype)
+        if config.normalise and not isinstance(made, Normalised):
+            made = Normalised.fit(made, typical)
+        self._check(made, typical.states[:8, 0].to(dtype), typical._path_times()[:8, 0].to(dtype))
+        return made
+
+    def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
+        check_network(network, x, t, objective=self.name)
+
+
+# -- the training loop -----------------------------------------------------------------------------------------------
 
 
 def fit(

@@ -11,8 +11,9 @@ import torch
 
 from phibe import Trajectories, open_data, open_flow
 from phibe.experiments.own_data import random_ou
-from phibe.labels import Labels
+from phibe.io import save_data
 from phibe.metrics import gaussian_w2, global_velocity_error, moments
+from phibe.trajectories import Labels
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +39,7 @@ def say(folder: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("walk")
-    observe().save(folder / "mydata.csv")
+    save_data(observe(), folder / "mydata.csv")
     said = {"check": say(folder, "check", "mydata.csv")}
     said["fit"] = say(folder, "fit", "mydata.csv", "--out", "mine")
     times = ["--times", "0:2:0.125", "--log-density", "true", "--out", "made.csv"]

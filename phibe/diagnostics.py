@@ -1,0 +1,301 @@
+"""Measures of observed trajectories: bias and noise of fits, circulation, memory; each from the data alone."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from phibe.bases import Basis, Features, in_time, lift, polynomials
+from phibe.linear.basis import BasisField, fit_blocks, pseudo_inverse
+from phibe.objectives import find_objective
+from phibe.trajectories import Trajectories
+
+# -- measures of observed trajectories -------------------------------------------------------------------------------
+
+
+COORDINATES = 6
+BLOCKS = 20
+
+
+@dataclass(frozen=True)
+class EstimatorError:
+    """What an estimator gets wrong with every so many-th observation: bias and noise of v, as shares of the drift."""
+
+    objective: str
+    every: int
+    step: float
+    bias: float
+    noise: float
+
+    @property
+    def total(self) -> float:
+        return math.hypot(self.bias, self.noise)
+
+
+# -- what is looked at -------------------------------------------------------------------------------------------------
+
+
+def standardised(data: Trajectories) -> Trajectories:
+    """The same paths in coordinates of mean zero and spread one; of many, the leading principal components."""
+    states = data.states.double().flatten(2)
+    seen = states[data._observed()]
+    centre = seen.mean(0)
+    if states.shape[2] > COORDINATES:
+        _, _, axes = torch.pca_lowrank(seen - centre, q=COORDINATES)
+    else:
+        axes = torch.eye(states.shape[2], dtype=torch.float64)
+    spread = ((seen - centre) @ axes).std(0)
+    states = (states - centre) @ axes / torch.where(spread > 0, spread, 1.0)
+    return data._with(states.nan_to_num(0.0), data.times, data.lengths)
+
+
+def moves(data: Trajectories) -> bool:
+    """Does the law change with time? Means and variances of the first and of the last third, where there are paths
+    enough to tell."""
+    if len(data) < BLOCKS:
+        return False
+    third = max(1, data._shortest() // 3)
+    ends = data.states[:, :third].mean(1), data.states[:, data._shortest() - third : data._shortest()].mean(1)
+    for power in (1, 2):
+        a, b = ((part - part.mean(0)) ** 2 if power == 2 else part for part in ends)
+        error = ((a.var(0) + b.var(0)) / len(data)).sqrt()
+        if bool(((a.mean(0) - b.mean(0)).abs() > 5 * error).any()):
+            return True
+    return False
+
+
+def probes_of(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
+    """Some of the observed states, with their times."""
+    inside = data._observed()
+    x, t = data.states[inside], data._path_times()[inside]
+    chosen = torch.linspace(0, len(x) - 1, min(count, len(x))).long()
+    return x[chosen], t[chosen]
+
+
+def size(v: Tensor) -> float:
+    return float(v.square().sum(1).mean().sqrt())
+
+
+# -- bias and noise ----------------------------------------------------------------------------------------------------
+
+
+def estimator_errors(
+    name: str, blocks: list[Trajectories], basis: Basis, probes: tuple[Tensor, Tensor], unit: float
+) -> list[EstimatorError]:
+    """Errors at one, two and four steps, as far as the paths are long enough.
+
+    Of an estimator of order m, v_h − v_2h is (2^m − 1) times the bias of v_h, apart from the noise of the difference.
+    At a larger step the bias is taken to be no smaller: fits at steps beyond all memory agree on nothing but zero.
+    Where too few observations are left for the basis it is not known: infinite, or that of the step before, grown.
+    """
+    kind, steps = find_objective(name), blocks[0].typical_step
+    longest = min(block._shortest() for block in blocks)
+    lags = [k for k in (1, 2, 4, 8) if longest > (kind.width - 1) * k]
+    fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name, weighted=True) for k in lags}
+    whole = {k: field for k, field in fits.items() if field.rank == len(field.coefficients)}
+    power = 2 ** int(kind.order[0]) - 1
+    errors, bias = [], math.inf
+    for k in (k for k in lags if k <= 4):
+        if k in whole and 2 * k in whole:
+            gap, noise = _difference(fits[k], fits[2 * k], basis, probes)
+            here = math.sqrt(max(0.0, gap**2 - noise**2)) / power
+            bias = here if math.isinf(bias) else max(here, bias)
+        elif k > 1:
+            bias *= power + 1
+        spread = float(fits[k].standard_error(*probes).square().sum(1).mean().sqrt())
+        errors.append(EstimatorError(name, k, k * steps, bias / unit, spread / unit))
+    return errors
+
+
+def _difference(a: BasisField, b: BasisField, basis: Basis, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Size of the difference of two fields of one basis fitted to the same blocks, and its standard error."""
+    influence, psi = a.influence - b.influence, basis(*probes)
+    shifts = torch.einsum("bp,npd->bnd", influence, psi)
+    count = len(influence)
+    noise = float((count / (count - 1) * shifts.square().sum((0, 2)).mean()).sqrt())
+    return size(torch.einsum("p,npd->nd", a.coefficients - b.coefficients, psi)), noise
+
+
+# -- circulation and memory --------------------------------------------------------------------------------------------
+
+
+def circulation(turning: BasisField, data: Trajectories, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """How fast the flow turns, in radians per time, and the standard error.
+
+    The mean gradient of an affine v, in coordinates in which the noise is round, is symmetric for a reversible process;
+    its antisymmetric part is a rotation. Where some coordinates have no noise, those of the law are taken instead.
+    """
+    d = data.state_shape[0]
+    if d == 1:
+        return 0.0, 0.0
+    root = _root(_noise(data))
+    units = torch.eye(d, dtype=torch.float64)
+    psi = torch.stack([turning.basis(probes[0] + unit, probes[1]) - turning.basis(*probes) for unit in units], dim=-1)
+    slopes = psi.mean(0)  # (p, d, d): the gradient of each basis field
+
+    def rotation(theta: Tensor) -> Tensor:
+        whitened = torch.linalg.inv(root) @ torch.einsum("p,pij->ij", theta, slopes) @ root
+        return (whitened - whitened.mT) / 2
+
+    count = len(turning.influence)
+    shifts = torch.stack([rotation(row) for row in turning.influence])
+    error = (count / (count - 1) * shifts.square().sum()).sqrt()
+    return float(rotation(turning.coefficients).norm()) / math.sqrt(2), float(error) / math.sqrt(2)
+
+
+def _noise(data: Trajectories) -> Tensor:
+    """Σ without the drift, as in the objective `centred`, or the covariance of the law where Σ is degenerate."""
+    x, _, dt = data.windows(3)
+    one, two = x[:, 1] - x[:, 0], (x[:, 2] - x[:, 1]) * (dt[:, :1] / dt[:, 1:])
+    cross = torch.einsum("ni,nj,n->ij", one, one - two, 1 / dt[:, 0]) / len(x)
+    sigma = (cross + cross.mT) / 2
+    values = torch.linalg.eigvalsh(sigma)
+    return sigma if float(values[0]) > 1e-3 * float(values[-1]) else torch.cov(x[:, 1].mT)
+
+
+def _root(matrix: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=1e-12).sqrt()) @ vectors.mT
+
+
+def memory(blocks: list[Trajectories], features: Features, drift: BasisField) -> tuple[float, float]:
+    """Does the past help to predict the next increment, once the present is known?
+
+    The residues of the drift are regressed on the last increment and on the displacement over a longer past. Returned:
+    the variance explained by the past over that explained by the present, and the mean square of the standard scores.
+    """
+    lag = max(1, min(8, min(block._shortest() for block in blocks) // 4))
+    grams, moments, present = [], [], 0.0
+    for block in blocks:
+        x, t, dt = block.windows(lag + 2)
+        place, end = x[:, lag], x[:, lag + 1]
+        known = drift(place, t[:, lag]) * dt[:, lag:]
+        state = features(place, t[:, lag])
+        past = torch.cat([place - x[:, lag - 1], place - x[:, 0]], 1)[:, : place.shape[1] * (1 + (lag > 1))]
+        weight = dt[:, lag:].rsqrt()
+        design = torch.cat([past, state], 1) * weight
+        grams.append(design.mT @ design)
+        moments.append(design.mT @ ((end - place - known) * weight))
+        present += float((known * weight).square().sum())
+    p, count = past.shape[1], len(blocks)
+    inverse, _ = pseudo_inverse(torch.stack(grams).sum(0))
+    theta = inverse @ torch.stack(moments).sum(0)
+    influence = torch.stack([inverse @ (m - g @ theta) for g, m in zip(grams, moments, strict=True)])
+    error = (count / (count - 1) * influence.square().sum(0)).sqrt()[:p]
+    gain = float((theta * torch.stack(moments).sum(0))[:p].sum())
+    return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
+
+
+# -- diagnosis -------------------------------------------------------------------------------------------------------
+
+
+ESTIMATORS = ("phibe", "symmetric", "symmetric2")
+FINE, COARSE = 0.1, 0.25  # share of the drift's size that an error may have to be called small, or large
+SURE = 3.0  # standard errors
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Measured numbers, a verdict on each question, and the advice that follows; `print` shows a table."""
+
+    paths: int
+    step: float
+    errors: list[EstimatorError]
+    circulation: float
+    circulation_error: float
+    memory: float
+    memory_score: float
+    verdicts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> EstimatorError:
+        """The least error; of those within a tenth of it, that which uses all observations and the fewest at a time."""
+        known = [error for error in self.errors if math.isfinite(error.bias)] or self.errors
+        least = min(error.total for error in known)
+        close = [error for error in known if error.total <= 1.1 * least]
+        return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
+
+    def __str__(self) -> str:
+        rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
+        head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as shares of the size of the drift"
+        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
+        return "\n".join(["what the data says", *rows, "", head, *lines])
+
+
+def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
+    """What can be told from the data alone; all of it in standard coordinates, and of at most six of them.
+
+    Velocities are fitted at every observation, every second and every fourth, with polynomials of `degree` (default:
+    cubic up to two coordinates, else affine), in time too if the law moves. Their differences show the bias of the
+    step, blocks of the data the noise. Of larger states the leading principal components are looked at, of more than
+    100,000 observations only some of the paths.
+    """
+    observations = len(data) * data.states.shape[1]
+    data = standardised(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])
+    d, blocks = data.state_shape[0], data.blocks(BLOCKS)
+    if (shortest := min(block._shortest() for block in blocks)) < 5:
+        raise ValueError(
+            f"A diagnosis compares steps, so each of {BLOCKS} blocks of the data needs paths of five observations or "
+            f"more; here one has {shortest}. Bring longer paths, or more of them."
+        )
+    features = polynomials(degree or (3 if d <= 2 else 1))
+    knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if moves(data) else None
+    features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
+    probes = probes_of(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
+        drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
+        unit = size(drift(*probes))
+        errors = [
+            error for name in ESTIMATORS for error in estimator_errors(name, blocks, lift(features), probes, unit)
+        ]
+        turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
+    turns, past = circulation(turning, data, probes), memory(blocks, features, drift)
+    found = Diagnosis(len(data), data.typical_step, errors, *turns, *past)
+    found.verdicts.update(_verdicts(found, d))
+    return found
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
+    noise = min(error.noise for error in found.errors)
+    bias = min((error.bias for error in found.errors if error.every == 1), default=math.inf)
+    memory = found.memory_score > SURE**2 and found.memory > 0.05
+    turns = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
+    rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
+    return {
+        "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
+        if noise < COARSE and math.isfinite(bias)
+        else "unknown: the noise hides the bias",
+        "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
+        "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
+        f"explains (mean square score {found.memory_score:.1f})",
+        "circulation": "reversible: one dimension" if d == 1 else f"{turns}: {rate}",
+        "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if math.isfinite(share) else "?"
+
+
+def _graded(share: float, good: str, bad: str) -> str:
+    return good if share < FINE else f"too {bad}" if share > COARSE else f"rather {bad}"
+
+
+def _advice(best: EstimatorError, *, bias: float, noise: float, memory: bool) -> str:
+    often = {1: "every observation", 2: "every second observation"}.get(best.every, f"every {best.every}th observation")
+    advice = f"`{best.objective}` on {often} (Δt = {best.step:.4g}): "
+    advice += f"error about {best.total:.0%} of the drift" if math.isfinite(best.total) else "error unknown"
+    wishes = [
+        (noise > FINE, "bring more paths"),
+        (noise < COARSE and bias > FINE, "observe more often"),
+        (memory, "add what is missing to the state, e.g. its difference quotient"),
+    ]
+    return "; ".join([advice, *(wish for needed, wish in wishes if needed)])

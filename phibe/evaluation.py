@@ -1,0 +1,474 @@
+"""Source: a run remembers which file its data came from, so that reports and apps find it again, or say why not."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phibe.ensembles import Marks, carry, observed, place_marks, time_free
+from phibe.files import write_json
+from phibe.flow import Flow
+from phibe.io import open_data
+from phibe.metrics import Estimate, sliced_w2
+from phibe.objectives import estimate_noise, find_objective
+from phibe.training.runs import fingerprint
+from phibe.trajectories import Trajectories
+
+# -- source ----------------------------------------------------------------------------------------------------------
+
+
+NAME = "data.json"
+
+
+def write_source(folder: str | Path, data: Trajectories, path: str | Path, **options: Any) -> Path:
+    """Note in the run's folder where its data is, how it was read (`options` of `open_data`), and a hash of it."""
+    facts = {"path": str(Path(path).resolve()), "options": options, "sha256": fingerprint(data)}
+    return write_json(Path(folder) / NAME, facts)
+
+
+def open_source(folder: str | Path) -> Trajectories:
+    """The data that the run was fitted to; ValueError with the likely fix if it was not noted, moved or changed."""
+    try:
+        facts = json.loads((Path(folder) / NAME).read_text())
+        path, options, digest = Path(facts["path"]), facts["options"], facts["sha256"]
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder} does not say where its data is. Tell it once: `phibe report {folder} --data FILE`."
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{Path(folder) / NAME} cannot be read: {error}. Write it anew with `phibe report`."
+        ) from error
+    if not path.exists():
+        raise ValueError(
+            f"The data of this run was {path}, which is no longer there. Moved? `phibe report {folder} --data FILE`."
+        )
+    data = open_data(path, **options)
+    if fingerprint(data) != digest:
+        raise ValueError(f"{path} has changed since this run was fitted to it: other numbers, or other times.")
+    return data
+
+
+# -- measures of a flow against data that it was not fitted to -------------------------------------------------------
+
+
+LEAST, DRAWS, MEGABYTES = 8, 4, 64
+"""Paths below which there is no law to compare, samples that a floor is averaged over, memory for the states."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Sliced W₂ at `time` from held-out paths, in standard deviations of the data.
+
+    That of the flow, that of as many other paths (the floor: what two samples of one law differ by), and that of states
+    which stand still. `paths` is the size of a sample. `gap` is the mean square error of the generated mean and spread
+    of a coordinate, in spreads of that time, less what sampling explains; `scale` the generated over the true spread.
+    """
+
+    time: float
+    flow: float
+    floor: float
+    still: float
+    paths: int
+    gap: float
+    scale: float
+
+
+def method_for(objective: str) -> str:
+    """The integrator that belongs to the objective: Euler undoes a forward difference, RK4 follows any other field."""
+    return "euler" if objective == "regression" else "rk4"
+
+
+def spread(data: Trajectories) -> Tensor:
+    """Standard deviation of each coordinate (of each channel of larger states), to divide states by."""
+    seen = data[:: max(1, data.states.nbytes // 2**26)]
+    x = seen.states[seen._observed()].double()
+    sigma = x.reshape(len(x), x.shape[1], -1).std(dim=(0, 2))
+    return torch.where(sigma > 0, sigma, 1.0).reshape(-1, *[1] * (len(data.state_shape) - 1)).to(data.states.dtype)
+
+
+def law_distances(
+    flow: Flow, train: Trajectories, held: Trajectories, marks: tuple[Marks, Marks], *, unit: Tensor, method: str
+) -> list[Distance]:
+    """Distances at the marks of the training and of the held-out paths.
+
+    The starts of some training paths, as many as are held out, are carried by the flow and compared with the held-out
+    states; the same training paths, as they were observed, give the floor. An exact flow has the floor's distance.
+    """
+    size = min(len(held), len(train))
+    draws = max(1, min(DRAWS, len(train) // size))
+    starts = train.states[: draws * size, 0] / unit
+    carried = carry(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
+    seen, target = observed(train, marks[0])[: draws * size] / unit, observed(held, marks[1])[:size] / unit
+    found = []
+    for k, time in enumerate(marks[0].times.tolist()):
+        reference = _known(target[:, k])
+        groups = [range(i * size, (i + 1) * size) for i in range(draws)]
+        rows = [[p for p in group if marks[0].index[p, k] >= 0] for group in groups]
+        rows = [row for row in rows if len(row) >= LEAST]
+        if len(reference) < LEAST or not rows:
+            continue
+        of = (carried[:, k], seen[:, k], starts)
+        away, floor, still = (_root_mean([_distance(p[row], reference) for row in rows]) for p in of)
+        paths = min(len(rows[0]), len(reference))
+        all_rows = [p for row in rows for p in row]
+        gap, scale = _moment_gap(carried[all_rows, k], torch.cat([seen[all_rows, k], reference]))
+        found.append(Distance(time, away, floor, still, paths, gap, scale))
+    return found
+
+
+def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
+    """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one law, and
+    the geometric mean of the ratio of spreads; of pictures the spread is that of a channel. A test of two numbers sees
+    what a distance of whole laws misses."""
+    made, true = (part.double().reshape(len(part), part.shape[1], -1) for part in (made, true))
+    each, unit = true.std(0), true.var(0).mean(1, keepdim=True).sqrt()
+    kept = unit[:, 0] > 1e-6 * unit.max()
+    shift, change = (made.mean(0) - true.mean(0))[kept] / unit[kept], (made.std(0) - each)[kept] / unit[kept]
+    noise = 1.5 * (1 / len(made) + 1 / len(true))
+    scale = made.var(0).mean(1).sqrt()[kept] / unit[kept, 0]
+    return float((shift**2 + change**2).mean()) - noise, float(scale.clamp(min=1e-12).log().mean().exp())
+
+
+def _known(x: Tensor) -> Tensor:
+    return x[torch.isfinite(x).flatten(1).all(1)]
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    """Infinite when some of the states are lost."""
+    return sliced_w2(x, y) if bool(torch.isfinite(x).all()) and float(x.abs().max()) < 1e6 else math.inf
+
+
+def _root_mean(values: list[float]) -> float:
+    return math.sqrt(sum(value**2 for value in values) / len(values))
+
+
+def ratio(distances: list[Distance]) -> float:
+    """How many times the floor the flow is away: root mean squares over the marks."""
+    return _root_mean([d.flow for d in distances]) / _root_mean([d.floor for d in distances])
+
+
+def excess(distances: list[Distance]) -> float:
+    """The distance that the floor does not explain, √(W₂² − floor²), in standard deviations of the data."""
+    flow, floor = (_root_mean([getattr(d, name) for d in distances]) for name in ("flow", "floor"))
+    return math.sqrt(max(0.0, flow**2 - floor**2))
+
+
+def moment_error(distances: list[Distance]) -> float:
+    """How far the generated means and spreads are off, in spreads of the time, beyond what sampling explains."""
+    return math.sqrt(max(0.0, sum(d.gap for d in distances) / len(distances)))
+
+
+def held_out_objective(
+    flow: Flow, held: Trajectories, objective: str, *, unit: Tensor, noise: float | None = None, samples: int = 20_000
+) -> Estimate | None:
+    """The mean objective on held-out paths, in standard coordinates, and its standard error; of v = 0 it is 0.
+
+    The error comes from the differences between blocks of paths (of few paths, stretches), since neighbouring samples
+    of a path are not independent. None if no path is long enough.
+    """
+    kind, size = find_objective(objective), held.states[0, 0].numel()
+    means, options, samples = [], {}, min(samples, max(400, 4_000_000 // size))
+    if objective == "isotropic":  # σ²I knows no other units
+        generator = torch.Generator().manual_seed(0)
+        options = {"noise": noise or estimate_noise(held), "exact": size <= 64, "generator": generator}
+        unit = torch.ones_like(unit)
+    for block in held.blocks(20):
+        if block._shortest() < kind.width:
+            continue
+        block = block[:: max(1, 20 * len(block) * block.states.shape[1] // samples)]
+        x, t, *steps = kind.samples(block)
+        scaled = (x / unit, t, *(step / unit if step.shape == x.shape else step for step in steps))
+        values = kind(lambda z, s: flow.velocity(z * unit, s) / unit, *scaled, **options)
+        worth = kind.weights(*scaled)  # of unequal steps the shortest would drown all others
+        means.append(float((worth * values.double()).sum() / worth.sum()))
+    if len(means) < 2:
+        return None
+    each = torch.tensor(means, dtype=torch.float64)
+    return Estimate(float(each.mean()), float(each.std()) / math.sqrt(len(each)))
+
+
+# -- verdict ---------------------------------------------------------------------------------------------------------
+
+
+GRADES = ("good", "usable with care", "not trustworthy")
+NEAR, FAR = 2.0, 4.0
+"""Times the floor that the laws may be away: up to the first is good, beyond the second not trustworthy …"""
+SMALL, LARGE = 0.05, 0.25
+"""… unless the excess over the floor, in standard deviations of the data, is up to the first, or up to the second."""
+NARROW, WIDE = 0.2, 0.5
+"""Errors of mean and spread, in spreads of the time: up to the first is good, beyond the second not trustworthy."""
+COARSE = 0.35
+"""A floor above this many standard deviations hides errors that matter."""
+SURE = 3.0
+"""Standard errors that a difference must have to be believed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at, its grade, and the reason with its numbers."""
+
+    about: str
+    grade: str
+    text: str
+
+
+def worst(findings: list[Finding]) -> str:
+    return max((finding.grade for finding in findings), key=GRADES.index)
+
+
+def criteria() -> str:
+    return (
+        f"Good: laws within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means and "
+        f"spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard deviations, "
+        f"and a held-out objective at least {SURE:g} standard errors below that of no motion. Not trustworthy: laws "
+        f"beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and spreads off by more than "
+        f"{WIDE:.0%}, a flow that runs away, or an objective above that of no motion. In between: usable with care. "
+        "The worst of the findings decides."
+    )
+
+
+def judge_objective(value: Estimate | None, *, objective: str) -> Finding:
+    """Is the velocity better than none on paths that it has not seen?"""
+    about = "held-out objective"
+    if value is None:
+        return Finding(about, GRADES[1], "There are too few observations to evaluate the objective on held-out paths.")
+    score = -value.value / value.error if value.error > 0 else 0.0
+    text = f"`{objective}` is {value.value:.3g} ± {value.error:.2g}; a velocity of zero has 0."
+    if score >= SURE:
+        return Finding(about, GRADES[0], f"{text} That is better than no motion by {score:.0f} standard errors.")
+    if score <= -SURE:
+        return Finding(about, GRADES[2], f"{text} Worse than no motion: the fit follows its noise.")
+    return Finding(about, GRADES[1], f"{text} The data does not show that this velocity is better than no motion.")
+
+
+def judge_laws(about: str, distances: list[Distance], *, where: str) -> Finding:
+    """Are the carried laws those of held-out paths?"""
+    if not distances:
+        text = f"There are fewer than {LEAST} paths to compare at any time, so no law could be checked."
+        return Finding(about, GRADES[1], text)
+    lost = [d.time for d in distances if d.flow == float("inf")]
+    if lost:
+        return Finding(about, GRADES[2], f"The flow runs away: some states are lost at t = {lost[0]:.4g}.")
+    times, beyond = ratio(distances), excess(distances)
+    text = f"{where} the generated law is {times:.2f} times the data-against-data floor away from held-out paths"
+    text += f", {beyond:.3f} standard deviations beyond it."
+    if times <= NEAR or beyond <= SMALL:
+        return Finding(about, GRADES[0], text)
+    return Finding(about, GRADES[1] if times <= FAR or beyond <= LARGE else GRADES[2], text)
+
+
+def judge_moments(distances: list[Distance]) -> list[Finding]:
+    """Are the generated means and spreads the true ones? The drift alone, for one, lets the spread shrink."""
+    if not distances or any(d.flow == math.inf for d in distances):
+        return []
+    error = moment_error(distances)
+    scale = math.exp(sum(math.log(d.scale) for d in distances) / len(distances))
+    text = f"Mean and spread are off by {error:.2f} of the spread at their time; the generated spread is "
+    grade = GRADES[0] if error <= NARROW else GRADES[1] if error <= WIDE else GRADES[2]
+    return [Finding("mean and spread", grade, f"{text}{scale:.2f} times the observed one.")]
+
+
+def judge_power(distances: list[Distance]) -> list[Finding]:
+    """Could the comparison have shown an error at all?"""
+    if not distances:
+        return []
+    floor = math.sqrt(sum(d.floor**2 for d in distances) / len(distances))
+    paths = sorted(d.paths for d in distances)[len(distances) // 2]
+    found = []
+    if floor > COARSE:
+        text = f"With {paths} paths a sample, two samples of one law differ by {floor:.2f} standard deviations: "
+        found.append(
+            Finding("resolution", GRADES[1], text + "errors smaller than that cannot be seen. Bring more paths.")
+        )
+    return found
+
+
+def motion(distances: list[Distance]) -> str:
+    """What standing still would give: how much the test of the laws asks of the flow."""
+    if not distances:
+        return ""
+    still = max(d.still / d.floor for d in distances)
+    if still < NEAR:
+        return (
+            f"The law itself hardly moves: standing still is at most {still:.1f} times the floor away. The laws alone "
+            "cannot tell a flow from no motion here; the held-out objective can."
+        )
+    return f"Standing still would be up to {still:.0f} times the floor away."
+
+
+# -- record ----------------------------------------------------------------------------------------------------------
+
+
+MARKS, FRAMES, SHOWN, FEW = 12, 61, 400, 24
+"""Times that laws are compared at, pictures of a film, paths in it, and paths of pictures, which take long to carry."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Measured numbers, findings and a verdict. Distances are in standard deviations of the data."""
+
+    verdict: str
+    findings: list[Finding]
+    criteria: str
+    motion: str
+    data: dict[str, Any]
+    objective: str
+    method: str
+    time_free: bool
+    held_out: Estimate | None
+    laws: list[Distance]
+    between: list[Distance]
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """The verdict and its findings, for a terminal."""
+        found = (f"{finding.about}: {finding.grade}. {finding.text}" for finding in self.findings)
+        return "\n".join(
+            [self.verdict, *(fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)]
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON; a number that is not finite becomes null."""
+        content = asdict(self)
+        content["held_out"] = self.held_out and self.held_out._asdict()
+        return _finite(content)
+
+
+@dataclass(frozen=True)
+class Views:
+    """States for pictures at common marks, (path, mark, *state): `observed` held-out paths, and the flow `carried` from
+    their starts."""
+
+    marks: Marks
+    observed: Tensor
+    carried: Tensor
+
+    @staticmethod
+    def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
+        """Of the first paths, a few hundred at most (`FEW` of pictures), at up to `FRAMES` marks from the start on."""
+        shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
+        marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
+        return Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
+
+
+def assess(
+    flow: Flow,
+    data: Trajectories,
+    held: Tensor | None,
+    *,
+    objective: str,
+    noise: float | None = None,
+    refitted: Flow | None = None,
+    notes: list[str] | None = None,
+) -> tuple[Quality, Views]:
+    """What the data says of the flow, and the states behind it.
+
+    `held` are the numbers of the paths that the fit did not see; None says that it saw all, and every fifth path is
+    then taken for a comparison that is no test. `refitted` is a flow fitted to every other observation of the training
+    paths, to be checked at those that were left out.
+    """
+    notes = list(notes or [])
+    findings: list[Finding] = []
+    method, unit, free = method_for(objective), spread(data), time_free(flow, data)
+    if held is None:
+        held = torch.arange(0, len(data), 5)
+        text = "No path of this data was held out: every number here is of paths that the fit has seen."
+        findings.append(Finding("held-out paths", "usable with care", text))
+    parts = Parts.of(data, held)
+    unseen = parts.unseen
+    value = held_out_objective(flow, unseen, objective, unit=unit, noise=noise)
+    laws = parts.distances(flow, unit=unit, method=method, elapsed=free)
+    findings += [judge_objective(value, objective=objective), judge_laws("laws", laws, where="At the observed times")]
+    findings += [*judge_moments(laws), *judge_power(laws)]
+    between: list[Distance] = []
+    if refitted is not None:
+        between = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
+        where = "Fitted to every other observation, at those left out"
+        findings.append(judge_laws("intermediate times", between, where=where))
+    views = Views.of(flow, unseen, method=method)
+    quality = Quality(
+        verdict=worst(findings),
+        findings=findings,
+        criteria=criteria(),
+        motion=motion(laws),
+        data=summary(data, len(unseen)),
+        objective=objective,
+        method=method,
+        time_free=free,
+        held_out=value,
+        laws=laws,
+        between=between,
+        notes=notes,
+    )
+    return quality, views
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Some paths that the fit saw, the first `count`, and all those that it did not see."""
+
+    data: Trajectories
+    count: int
+
+    @staticmethod
+    def of(data: Trajectories, held: Tensor) -> Parts:
+        """As many paths of each kind as a few hundred megabytes hold; those seen in random order."""
+        others = torch.ones(len(data), dtype=torch.bool)
+        others[held] = False
+        most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
+        most = most if len(data.state_shape) == 1 else FEW
+        rest = others.nonzero()[:, 0]
+        rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))[: DRAWS * most]]
+        return Parts(data[torch.cat([rest, held[:most]])], len(rest))
+
+    @property
+    def unseen(self) -> Trajectories:
+        return self.data[self.count :]
+
+    def distances(self, flow: Flow, *, unit: Tensor, method: str, elapsed: bool, every: int = 1) -> list[Distance]:
+        """At marks that both kinds share."""
+        if not self.count:
+            return []
+        whole = place_marks(self.data, MARKS, elapsed=elapsed, every=every)
+        marks = whole.of(slice(self.count)), whole.of(slice(self.count, None))
+        return law_distances(flow, self.data[: self.count], self.unseen, marks, unit=unit, method=method)
+
+
+def summary(data: Trajectories, held: int) -> dict[str, Any]:
+    """What the data is, in numbers."""
+    steps = data._path_times().diff(dim=1)[data._observed(2)] if not data.shared_times else data.times.diff()
+    lengths = [data.states.shape[1]] * 2 if data.lengths is None else [int(data.lengths.min()), int(data.lengths.max())]
+    seen = data[:: max(1, data.states.nbytes // 2**26)]
+    x = seen.states[seen._observed()].double().flatten(1)
+    ranges = torch.stack([x.amin(0), x.amax(0), x.mean(0), x.std(0)], 1)[:8].tolist()
+    return {
+        "paths": len(data),
+        "held_out_paths": held,
+        "observations": lengths,
+        "interval": list(data.interval),
+        "shared_times": data.shared_times,
+        "steps": [float(steps.min()), data.typical_step, float(steps.max())],
+        "state_shape": list(data.state_shape),
+        "ranges": ranges,
+    }
+
+
+def names_of(data: Trajectories) -> list[str]:
+    """What time and the coordinates (the channels of larger states) are called, with their units."""
+    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

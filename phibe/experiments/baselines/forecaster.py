@@ -1,0 +1,160 @@
+"""Forecasters: networks that draw the frames to come given those before; trained by the same loop as a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from phibe.networks.normalised import channel_moments
+from phibe.networks.unet import UNet
+from phibe.trajectories import Trajectories
+
+
+class Forecaster(nn.Module):
+    """The law of the next `frames` states given the last `past` ones, all one `step` of the data apart.
+
+    A network is called as net(z, τ, condition=c): z (n, frames·C, *rest) is what becomes the frames to come, stacked
+    along their channels, c (n, past·C, *rest) are those before. Both are in standard units, (x − m)/s, with a mean for
+    each channel (or coordinate) and one spread s for the whole state; `bound` is the largest such value in the data.
+    These are buffers, saved with the weights; `settings` are the keywords that make the same forecaster again.
+    """
+
+    name: ClassVar[str]
+    settings: dict[str, Any]
+    mean: Tensor
+    scale: Tensor
+    bound: Tensor
+    step: Tensor
+
+    def __init__(self, network: nn.Module, *, past: int, frames: int):
+        super().__init__()
+        self.network, self.past, self.frames = network, past, frames
+        shape = getattr(network, "state_shape", None)
+        if shape is None or past < 1 or frames < 1 or shape[0] % frames:
+            raise ValueError(
+                f"A network with `state_shape` (frames · channels, *rest) is needed, and one past frame or more; got "
+                f"state_shape {shape}, past {past}, frames {frames}. See `conditional_unet`."
+            )
+        self.state_shape = (shape[0] // frames, *shape[1:])
+        self.register_buffer("mean", torch.zeros(self.state_shape[0], *[1] * (len(shape) - 1)))
+        for name, value in (("scale", 1.0), ("bound", torch.inf), ("step", 1.0)):
+            self.register_buffer(name, torch.tensor(value))
+
+    # -- what each of them brings ----------------------------------------------------------------------------------
+
+    @property
+    def evaluations(self) -> float:
+        """Evaluations of the network for each generated frame."""
+        raise NotImplementedError
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of n training samples."""
+        raise NotImplementedError
+
+    def regress(self, past: Tensor, future: Tensor, *drawn: Tensor) -> Tensor:
+        """The loss of each sample, in standard units: past (n, past·C, *rest), future (n, frames·C, *rest) → (n,)."""
+        raise NotImplementedError
+
+    def sample(self, past: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A draw of the future given the past, in standard units."""
+        raise NotImplementedError
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        return self.past + self.frames
+
+    def measure(self, data: Trajectories) -> None:
+        """Take the units, the range and the step of the data."""
+        if data.state_shape != self.state_shape:
+            raise ValueError(f"This network is for states {self.state_shape}; the data has {data.state_shape}.")
+        step, gaps = data.typical_step, data._path_times().diff(dim=1)[data._observed(2)]
+        if float((gaps - step).abs().max()) > 0.01 * step:
+            raise ValueError(
+                f"A forecaster needs frames at equal steps; here they are from {float(gaps.min()):g} to "
+                f"{float(gaps.max()):g} apart. Interpolate the paths to a regular grid first?"
+            )
+        mean, variance = channel_moments(data)
+        self.mean.copy_(mean.reshape(self.mean.shape))
+        self.scale.fill_(float(variance.mean().sqrt()) or 1.0)
+        self.step.fill_(step)
+        self.bound.fill_(max(float(self.standardise(chunk.states).abs().max()) for chunk in data.chunks()))
+
+    def loss(self, *sample: Tensor) -> Tensor:
+        """The loss of each sample of `width` observations, with the numbers drawn for it, (n,)."""
+        if self.width == 2:
+            x, _, dx, _, *drawn = sample
+            window = torch.stack([x, x + dx], dim=1)
+        else:
+            window, _, _, *drawn = sample
+        z = self.standardise(window)
+        return self.regress(z[:, : self.past].flatten(1, 2), z[:, self.past :].flatten(1, 2), *drawn)
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """(x − m)/s of states (…, *state)."""
+        return (x - self.mean) / self.scale
+
+    # -- generation ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(
+        self, history: Tensor, times: Any, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> Trajectories:
+        """Trajectories at `times`, drawn block after block, each given the frames before it; a new draw at each call.
+
+        `history` is (n, past or more, *state), its last frame being that of `times[0]`, or, when one is enough,
+        (n, *state). The times lie whole steps of the data apart; frames between them are generated and left out.
+        """
+        kept = self._indices(times)
+        seen = self._history(torch.as_tensor(history))
+        frames = list(self.standardise(seen.to(self.mean)).unbind(1))
+        with tqdm(total=kept[-1], desc=self.name, unit="frame", disable=not progress) as bar:
+            while len(frames) - self.past < kept[-1]:
+                block = self.sample(torch.cat(frames[-self.past :], dim=1), generator)
+                if not torch.isfinite(block).all():
+                    raise ValueError(f"{self.name} ran away: frame {len(frames) - self.past + 1} is not finite.")
+                frames += block.unflatten(1, (self.frames, -1)).unbind(1)
+                bar.update(min(self.frames, kept[-1] - bar.n))
+        made = torch.stack([frames[self.past + k - 1] for k in kept], dim=1) * self.scale + self.mean
+        made = made.to(seen.device, seen.dtype)
+        made[:, 0] = seen[:, -1]  # what was given, to the bit
+        return Trajectories(made, torch.as_tensor(times, dtype=torch.float64).to(made.device))
+
+    def _history(self, history: Tensor) -> Tensor:
+        """The last `past` frames (n, past, *state)."""
+        if self.past == 1 and history.shape[1:] == self.state_shape:
+            return history[:, None]
+        if history.ndim < 2 or history.shape[2:] != self.state_shape or history.shape[1] < self.past:
+            raise ValueError(
+                f"`history` must be (n, {self.past} frames or more, {', '.join(map(str, self.state_shape))}); got "
+                f"{tuple(history.shape)}."
+            )
+        return history[:, -self.past :]
+
+    def _indices(self, times: Any) -> list[int]:
+        """How many steps after the first time each of them is."""
+        times = torch.as_tensor(times, dtype=torch.float64).cpu()
+        gaps = times.diff() / self.step.double().cpu() if times.ndim == 1 else times.new_zeros(0)
+        counts = gaps.round()
+        if not len(counts) or not (counts > 0).all() or (gaps - counts).abs().max() > 0.05:
+            raise ValueError(
+                f"`times` must be two or more that increase by whole steps of {float(self.step):g}, those of the data "
+                f"that this {self.name} was trained on."
+            )
+        return [0, *(int(k) for k in counts.cumsum(0))]
+
+    def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Standard normal numbers, made where the generator is: the same ones on every device."""
+        where = generator.device if generator else like.device
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
+
+
+def conditional_unet(state_shape: Sequence[int], *, past: int = 1, frames: int = 1, **arguments: Any) -> UNet:
+    """A U-Net for a forecaster of states (C, height, width), with the `arguments` of any other."""
+    channels, *grid = state_shape
+    return UNet((frames * channels, *grid), condition_channels=past * channels, **arguments)

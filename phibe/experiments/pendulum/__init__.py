@@ -1,0 +1,1 @@
+"""The stochastic double pendulum: simulated, rendered, measured; from its states and from its images."""

@@ -1,0 +1,258 @@
+"""Training a codec: first the encoder, for distances, then with it fixed the decoder, for pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+from tqdm.auto import tqdm
+
+from phibe.training.devices import pick
+from phibe.training.runs import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
+from phibe.training.sampling import seed_of
+from phibe.trajectories import Trajectories
+
+# -- the geometry-preserving encoder and decoder of the pendulum -----------------------------------------------------
+
+
+LATENT = 3
+SLOPE = 0.2
+
+
+class GeometryCodec(nn.Module):
+    """Frames (n, 1, 32, 32) in [0, 1] ↔ latents (n, 3), both networks as in the paper's table   [paper: T_φ, S_ψ].
+
+    The table leaves open the kernels (4 × 4, stride 2, where the size changes, 3 × 3 elsewhere), what stands between
+    the decoder's layers (leaky ReLU), and the range of grey. The encoder sees and keeps distances of grey from −1 to 1.
+    The decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod, and stay so.
+    Batch normalisation and kinks are harmless here: no objective differentiates through the codec.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder(), decoder()
+        self.decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
+
+    def encode(self, frames: Tensor) -> Tensor:
+        return self.encoder(2 * frames - 1)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.decoder(z[:, :, None, None])
+
+    @torch.no_grad()
+    def encode_paths(self, frames: Tensor, *, block: int = 500) -> Tensor:
+        """Latents of films: (path, time, 1, 32, 32) → (path, time, 3)."""
+        flat = frames.flatten(0, 1)
+        return torch.cat([self.encode(part) for part in flat.split(block)]).unflatten(0, frames.shape[:2])
+
+    @torch.no_grad()
+    def decode_paths(self, z: Tensor, *, block: int = 500) -> Tensor:
+        """Films of latents, of which the first three coordinates count: (path, time, ≥ 3) → (path, time, 1, 32, 32)."""
+        flat = z[..., :LATENT].flatten(0, 1).float()
+        frames = torch.cat([self.decode(part) for part in flat.split(block)]).clamp(0, 1)
+        return frames.unflatten(0, z.shape[:2])
+
+
+def encoder() -> nn.Sequential:
+    """1 × 32 × 32 → 32 × 16 × 16 → 64 × 8 × 8 → 128 × 4 × 4 → 3, batch normalisation after the first and third."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 4, stride=2, padding=1),
+        nn.LeakyReLU(SLOPE),
+        nn.BatchNorm2d(32),
+        nn.Conv2d(32, 64, 4, stride=2, padding=1),
+        nn.LeakyReLU(SLOPE),
+        nn.Conv2d(64, 128, 4, stride=2, padding=1),
+        nn.LeakyReLU(SLOPE),
+        nn.BatchNorm2d(128),
+        nn.Flatten(),
+        nn.Linear(2048, LATENT),
+    )
+
+
+def decoder() -> nn.Sequential:
+    """3 × 1 × 1 → 128 × 4 × 4 → 64 × 8 × 8 → 32 × 16 × 16 → 1 × 32 × 32, each a transposed and a plain convolution."""
+    stages = [(LATENT, 64, 128), (128, 64, 64), (64, 32, 32), (32, 128, 1)]
+    layers: list[nn.Module] = []
+    for i, (before, middle, after) in enumerate(stages):
+        grow = nn.ConvTranspose2d(before, middle, 4, stride=2 if i else 1, padding=1 if i else 0)
+        layers += [grow, nn.LeakyReLU(SLOPE), nn.Conv2d(middle, after, 3, padding=1), nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[:-1], nn.Tanh())
+
+
+# -- what they are trained on ------------------------------------------------------------------------------------------
+
+
+def distortion(z: Tensor, x: Tensor) -> Tensor:
+    """Mean over all pairs of a batch of [log(1 + |zᵢ − zⱼ|²) − log(1 + |xᵢ − xⱼ|²)]²   [paper: L_GME]."""
+    return (torch.log1p(_squares(z)) - torch.log1p(_squares(x))).square().mean()
+
+
+def smoothness(z: Tensor, after: Tensor) -> Tensor:
+    """Mean of |z_{t+1} − z_t|²   [paper: L_smooth]."""
+    return (after - z).square().sum(1).mean()
+
+
+def reconstruction(x: Tensor, decoded: Tensor) -> Tensor:
+    """Mean of |x − x̂|², the pixels summed   [paper: L_recon]."""
+    return (x - decoded).square().flatten(1).sum(1).mean()
+
+
+def _squares(x: Tensor) -> Tensor:
+    """|xᵢ − xⱼ|² of all pairs: (n, …) → (n, n)."""
+    flat = x.flatten(1)
+    norms = flat.square().sum(1)
+    return (norms[:, None] + norms - 2 * flat @ flat.mT).clamp(min=0)
+
+
+def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Trajectories:
+    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of films' latents (path, time, d, …), from the second frame on: the
+    velocity follows along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
+    gaps = times.diff(dim=-1).to(z.dtype)
+    velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
+    states = torch.cat([z[:, 1:], velocity], dim=2)
+    return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)
+
+
+# -- training a codec ------------------------------------------------------------------------------------------------
+
+
+Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+"""`draw(n, generator)`: n pairs of consecutive frames, (n, 1, 32, 32) each, in [0, 1]."""
+
+STAGES, WHERE = ("encoder", "decoder"), ("accelerator", "checkpoint_every")
+PIECE = 8
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """How to train a codec   [paper: geometry-preserving encoder and decoder].
+
+    Args:
+        encoder_steps: updates of the encoder.
+        decoder_steps: updates of the decoder.
+        encoder_batch: pairs of frames in an encoder's batch.
+        decoder_batch: pairs of frames in a decoder's batch.
+        learning_rate: of both, at the start.
+        floor: the rate at the end of a cosine, as a share of the first; 1 keeps it constant.
+        smooth: weight of the distance between neighbouring frames' latents.
+        noise: standard deviation of what is added to the decoder's latents.
+        seed: of the weights and the batches.
+        accelerator: auto (CUDA, else MPS, else CPU), cpu, cuda, gpu or mps.
+        checkpoint_every: steps between two checkpoints.
+    """
+
+    encoder_steps: int = 50_000
+    decoder_steps: int = 100_000
+    encoder_batch: int = 100
+    decoder_batch: int = 100
+    learning_rate: float = 1e-4
+    floor: float = 1.0
+    smooth: float = 25.0
+    noise: float = 0.3
+    seed: int = 0
+    accelerator: str = "auto"
+    checkpoint_every: int = 500
+
+
+def fit_codec(
+    draw: Draw, config: CodecConfig | None = None, *, out: str | Path | None = None, progress: bool = True
+) -> GeometryCodec:
+    """A codec trained on the pairs of frames that `draw` gives; in a folder `out` it goes on where it was killed."""
+    config = config or CodecConfig()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        codec = GeometryCodec().to(device := pick(config.accelerator))
+
+    def distances(x: Tensor, after: Tensor, generator: torch.Generator) -> Tensor:
+        z, z_after = codec.encode(torch.cat([x, after])).chunk(2)
+        preserved = (distortion(z, 2 * x) + distortion(z_after, 2 * after)) / 2  # grey runs from −1 to 1 there
+        return preserved + config.smooth * smoothness(z, z_after)
+
+    def pictures(x: Tensor, after: Tensor, generator: torch.Generator) -> Tensor:
+        both = torch.cat([x, after])
+        with torch.no_grad():
+            z = codec.encode(both)
+        noise = config.noise * torch.randn(z.shape, generator=generator).to(device)
+        return reconstruction(both, codec.decode(z + noise))
+
+    codec.train()
+    stage = Stage(draw, config, Path(out) if out else None, progress)
+    stage.descend(codec.encoder, distances, steps=config.encoder_steps, batch=config.encoder_batch, piece=None)
+    codec.eval()
+    stage.descend(codec.decoder, pictures, steps=config.decoder_steps, batch=config.decoder_batch, piece=PIECE)
+    return codec.requires_grad_(False).cpu()
+
+
+@dataclass
+class Stage:
+    """What the two stages share: where frames come from, the schedule, and the files."""
+
+    draw: Draw
+    config: CodecConfig
+    folder: Path | None
+    progress: bool
+
+    def descend(
+        self, network: nn.Module, loss: Callable[..., Tensor], *, steps: int, batch: int, piece: int | None
+    ) -> None:
+        """Adam on the loss, step after step; every random number is a function of the seed and the step.
+
+        A batch is worked through in pieces of so many pairs, for memory that stays in the cache.
+        """
+        name = STAGES[piece is not None]
+        optimiser = Adam(network.parameters(), lr=self.config.learning_rate)
+        first = self._open(network, optimiser, name)
+        with tqdm(total=steps, initial=first, desc=name, unit="step", disable=not self.progress) as bar:
+            for step in range(first, steps):
+                generator = torch.Generator().manual_seed(seed_of(self.config.seed, STAGES.index(name), step))
+                for group in optimiser.param_groups:
+                    group["lr"] = self._rate(step / steps)
+                optimiser.zero_grad()
+                frames = (part.to(next(network.parameters()).device) for part in self.draw(batch, generator))
+                value = 0.0
+                for x, after in zip(*(part.split(piece or batch) for part in frames), strict=True):
+                    share = loss(x, after, generator) * (len(x) / batch)
+                    share.backward()
+                    value += float(share.detach())
+                optimiser.step()
+                bar.update()
+                if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == steps:
+                    bar.set_postfix(loss=value)
+                    self._save(network, optimiser, name, step + 1)
+
+    def _rate(self, share: float) -> float:
+        low = self.config.floor
+        return self.config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * share)))
+
+    def _file(self, name: str) -> Path | None:
+        return self.folder / f"{name}.safetensors" if self.folder else None
+
+    def _save(self, network: nn.Module, optimiser: Adam, name: str, step: int) -> None:
+        if (file := self._file(name)) is not None:
+            tensors = join(network=network.state_dict(), optimiser=optimiser_tensors(optimiser))
+            save_tensors(file, tensors, {"step": step, "config": self._identity(name)})
+
+    def _open(self, network: nn.Module, optimiser: Adam, name: str) -> int:
+        """The step to go on from; a run of another configuration is not continued."""
+        file = self._file(name)
+        if file is None or not file.exists():
+            return 0
+        tensors, facts = load_tensors(file)
+        if facts["config"] != self._identity(name):
+            raise ValueError(
+                f"{file} is of another configuration, {facts['config']}. Give another folder, or delete it."
+            )
+        network.load_state_dict(part(tensors, "network"))
+        restore_optimiser(optimiser, part(tensors, "optimiser"))
+        return facts["step"]
+
+    def _identity(self, name: str) -> dict[str, Any]:
+        """What makes two runs of a stage the same: the decoder's steps are nothing to the encoder."""
+        others = STAGES[1:] if name == STAGES[0] else ()
+        return {k: value for k, value in asdict(self.config).items() if k not in WHERE and not k.startswith(others)}

@@ -1,0 +1,250 @@
+"""The stochastic double pendulum from its states: single paths against the SDE's own divergence, and the whole law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times, on_circles, wrap
+from phibe.experiments.report import Report, committed, committed_weights, record
+from phibe.flow import Flow
+from phibe.metrics import energy_distance, sliced_w2
+from phibe.networks.mlp import ResidualMLP
+from phibe.networks.normalised import Normalised
+from phibe.training.config import FitConfig
+from phibe.training.loop import fit
+from phibe.training.runs import Fitted
+from phibe.trajectories import Trajectories
+
+INPUTS: dict[str, dict[str, Any]] = {
+    "time": {"time": True, "angles": 0},
+    "plain": {"time": False, "angles": 0},
+    "circles": {"time": False, "angles": 2},
+}
+"""What the network sees: state and time as in the paper, the state alone, sines and cosines of the angles."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """`paths` × `frames` observations 1/30 s apart, `held_out` of the paths kept for the test; a fit for each of
+    `objectives` × `inputs`, `epochs` long; laws of `ensemble` paths, compared `every` so many frames with `repeats`
+    ensembles of the SDE."""
+
+    paths: int = 1000
+    frames: int = 240
+    sigma: float = 0.2
+    held_out: float = 0.2
+    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
+    inputs: tuple[str, ...] = ("time", "plain", "circles")
+    integrators: tuple[str, ...] = ("euler", "rk4", "leapfrog")
+    width: int = 256
+    blocks: int = 2
+    epochs: int = 8
+    training: FitConfig = field(
+        default_factory=lambda: FitConfig(
+            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
+        )
+    )
+    ensemble: int = 1000
+    repeats: int = 3
+    every: int = 15
+    seed: int = 0
+
+
+CONFIGS = {
+    "smoke": Config(
+        paths=20,
+        frames=20,
+        objectives=("phibe", "regression"),
+        inputs=("circles",),
+        width=16,
+        blocks=1,
+        epochs=2,
+        training=FitConfig(batch=32, evaluate_every=5, held_out=0.2),
+        ensemble=30,
+        repeats=2,
+        every=5,
+    ),
+    "laptop": Config(),
+    "paper": Config(
+        epochs=50,
+        training=FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000),
+        ensemble=5000,
+    ),
+}
+
+
+def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
+    """Simulate, train every fit (kept under `fits/`, from where it resumes), roll out, compare."""
+    config = config or CONFIGS[preset]
+    out = out or Path("runs") / "pendulum_states" / preset
+    return record("pendulum_states", preset, config, lambda: _measure(config, out / "fits"), out)
+
+
+def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    train, test = observe(config)
+    scale = Scale(train)
+    laws = Laws(config, scale)
+    results: dict[str, Any] = {
+        "speed": scale.speed.tolist(),
+        "horizon": test.times.tolist(),
+        **_references(config, test, scale),
+        "law_times": (laws.frames / RATE).tolist(),
+        "law_floor": laws.floor(),
+        "flows": {},
+    }
+    weights: dict[str, Tensor] = {}
+    cases = [(objective, inputs) for inputs in config.inputs for objective in config.objectives]
+    for objective, inputs in tqdm(cases, desc="fits", unit="fit"):
+        flow = learn(train, objective, inputs, config=config, fits=fits)
+        for method in config.integrators:
+            results["flows"][f"{objective}, {inputs}, {method}"] = {
+                **_path_errors(flow, test, scale, method),
+                **laws.distances(flow, method),
+            }
+        if inputs == config.inputs[-1] or (objective, inputs) == ("phibe", "time"):
+            weights |= _stored(flow, f"{objective}.{inputs}")
+    return results, weights
+
+
+# -- data and fits -----------------------------------------------------------------------------------------------------
+
+
+def observe(config: Config) -> tuple[Trajectories, Trajectories]:
+    """Training and test paths, as the paper splits them."""
+    acrobot = Acrobot(config.sigma, config.sigma)
+    data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
+    return data.split(config.held_out, seed=config.seed)
+
+
+def learn(train: Trajectories, objective: str, inputs: str, *, config: Config, fits: Path) -> Flow:
+    """The residual MLP of the paper, trained for so many epochs; from its folder if that is there."""
+    data = train.to(torch.float32)
+    steps = math.ceil(config.epochs * len(data) * (config.frames - 1) / config.training.batch)
+    training = replace(config.training, steps=steps, seed=config.seed)
+    network = _network(data, inputs, config)
+    folder = fits / f"{objective}-{inputs}"
+    return fit(data, network, objective, config=training, out=folder, progress=False)
+
+
+def _network(data: Trajectories, inputs: str, config: Config) -> Normalised:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        network = ResidualMLP((4,), width=config.width, blocks=config.blocks, **INPUTS[inputs])
+    wrapped = Normalised.fit(network, data)
+    return wrapped.keep(slice(0, 2)) if INPUTS[inputs]["angles"] else wrapped
+
+
+def _stored(flow: Flow, name: str) -> dict[str, Tensor]:
+    """The weights, in half precision: what is lost is far below the error of the fit."""
+    assert isinstance(flow.velocity, Fitted)
+    return {f"{name}.{key}": value.half() for key, value in flow.velocity.network.state_dict().items()}
+
+
+def committed_flow(objective: str, inputs: str = "circles") -> Flow:
+    """A flow of the laptop run that comes with the project."""
+    config, name = committed("pendulum_states").config, f"{objective}.{inputs}."
+    weights = {k.removeprefix(name): v.float() for k, v in committed_weights("pendulum_states").items() if name in k}
+    if not weights:
+        raise ValueError(f"The project comes with no weights of {objective!r} with input {inputs!r}.")
+    network = ResidualMLP((4,), width=config["width"], blocks=config["blocks"], **INPUTS[inputs])
+    velocity = Normalised(network, (4,))
+    velocity.load_state_dict(weights)
+    return Flow(Fitted(velocity), (0.0, (config["frames"] - 1) / RATE), 1 / RATE)
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+
+
+class Scale:
+    """Distances between states: angles as points on circles, velocities in units of their spread in the data."""
+
+    def __init__(self, data: Trajectories):
+        self.speed = data.states[..., 2:].std((0, 1))
+
+    def embed(self, x: Tensor) -> Tensor:
+        return on_circles(x.double(), speed=self.speed)
+
+    def error(self, x: Tensor, y: Tensor) -> list[float]:
+        """Root mean square distance over paths, at each time: (n, time, 4)² → time."""
+        return (self.embed(x) - self.embed(y)).square().sum(-1).mean(0).sqrt().tolist()
+
+
+def degrees(x: Tensor, y: Tensor) -> list[float]:
+    """Root mean square difference of the wrapped angles over paths, at each time, in degrees."""
+    return torch.rad2deg(wrap(x - y)[..., :2].square().mean((0, 2)).sqrt()).tolist()
+
+
+def _references(config: Config, test: Trajectories, scale: Scale) -> dict[str, Any]:
+    """What a second draw of the noise from the same starts makes of the error, and standing still."""
+    acrobot = Acrobot(config.sigma, config.sigma)
+    other = acrobot.simulate(start=test.states[:, 0], times=test.times, seed=config.seed + 1).states
+    still = test.states[:, :1].expand_as(test.states)
+    return {
+        "divergence": scale.error(other, test.states),
+        "divergence_degrees": degrees(other, test.states),
+        "persistence": scale.error(still, test.states),
+        "persistence_degrees": degrees(still, test.states),
+    }
+
+
+def _path_errors(flow: Flow, test: Trajectories, scale: Scale, method: str) -> dict[str, Any]:
+    x = rollout(flow, test.states[:, 0], test.times, method)
+    return {"error": scale.error(x, test.states), "degrees": degrees(x, test.states)}
+
+
+def rollout(flow: Flow, x0: Tensor, times: Tensor, method: str) -> Tensor:
+    """The flow at the frame rate, one step a frame   [paper: autoregressive generation]; a path that runs away stays
+    at the last state it can have: velocities beyond 60 rad/s are no pendulum's."""
+    bounded = Flow(lambda x, t: flow.velocity(_inside(x), t), flow.interval, flow.step)
+    return _inside(bounded.generate(x0, times, method=method).states)
+
+
+def _inside(x: Tensor, limit: float = 60.0) -> Tensor:
+    return torch.cat([x[..., :2], x[..., 2:].clamp(-limit, limit)], dim=-1)
+
+
+class Laws:
+    """Marginals over time: ensembles of the SDE against each other, which is the floor, and of a flow against them."""
+
+    def __init__(self, config: Config, scale: Scale):
+        self.acrobot, self.scale, self.config = Acrobot(config.sigma, config.sigma), scale, config
+        self.frames = torch.arange(0, config.frames, config.every)
+        self.truths = [self._draw(100 + k) for k in range(config.repeats)]
+
+    def _draw(self, seed: int) -> Tensor:
+        paths, times = self.config.ensemble, frame_times(self.config.frames)
+        return self.acrobot.simulate(paths=paths, times=times, seed=self.config.seed + seed).states
+
+    def floor(self) -> dict[str, Any]:
+        """Distances of further ensembles of the SDE, and the energy that its paths gain."""
+        others = [self._compare(self._draw(200 + k)) for k in range(self.config.repeats)]
+        return {name: torch.tensor([other[name] for other in others]).mean(0).tolist() for name in others[0]}
+
+    def distances(self, flow: Flow, method: str) -> dict[str, Any]:
+        """The same for a flow, from starts of its own."""
+        generator = torch.Generator().manual_seed(self.config.seed + 300)
+        start = self.acrobot.draw_start(self.config.ensemble, generator=generator)
+        return self._compare(rollout(flow, start, frame_times(self.config.frames), method))
+
+    def _compare(self, states: Tensor) -> dict[str, list[float]]:
+        """Mean distances from the truths in time, and the mean energy gained."""
+        energy = self.acrobot.energy(states[:, self.frames].double())
+        return {
+            "energy_distance": self._mean(energy_distance, states),
+            "sliced_w2": self._mean(partial(sliced_w2, directions=64), states),
+            "energy_gain": (energy - energy[:, :1]).mean(0).tolist(),
+        }
+
+    def _mean(self, distance: Callable[[Tensor, Tensor], float], states: Tensor) -> list[float]:
+        embed = self.scale.embed
+        by_time = [[distance(embed(states[:, i]), embed(x[:, i])) for x in self.truths] for i in self.frames]
+        return torch.tensor(by_time).mean(1).tolist()

@@ -1,0 +1,1 @@
+"""Stochastic Navier–Stokes on the periodic square."""

@@ -1,0 +1,1 @@
+"""Video of moving people, drawn and real."""

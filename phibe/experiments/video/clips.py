@@ -1,0 +1,277 @@
+"""Clips: films of unequal length with their labels, kept as bytes, and handed out as trajectories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phibe.files import read_arrays, write_arrays
+from phibe.trajectories import Trajectories
+
+# -- films -----------------------------------------------------------------------------------------------------------
+
+
+Fit = Literal["squash", "crop"]
+COLOUR = 8.0
+"""Mean distance of the largest from the smallest of red, green and blue, out of 255, above which a frame is coloured;
+grey films that were compressed as colour stay far below."""
+
+
+class Film(NamedTuple):
+    """Grey frames (time, height, width) as bytes, frames a second, and whether the file ended before its end."""
+
+    frames: np.ndarray
+    rate: float
+    cut_off: bool
+
+
+def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse", most: int = 2**28) -> Film:
+    """The frames of a file, as far as they can be decoded; an error if there are none, or if they take more than
+    `most` bytes.
+
+    A coloured film is refused, or made grey when asked for.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}.")
+    av = pyav()
+    frames: list[np.ndarray] = []
+    cut_off, reason, rate = False, "it holds no picture", 0.0
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{path} holds no moving pictures. Another kind of file?")
+            stream = container.streams.video[0]
+            rate = float(stream.average_rate or stream.guessed_rate or 0)
+            for frame in container.decode(stream):
+                if not frames and colour == "refuse" and (apart := spread(frame)) > COLOUR:
+                    raise ValueError(
+                        f"{path} must be grey; its first frame is coloured (red, green and blue are {apart:.0f} of "
+                        '255 apart). Pass colour="grey" where it is read, or convert it first?'
+                    )
+                if (len(frames) + 1) * frame.width * frame.height > most:
+                    raise ValueError(
+                        f"{path} must be at most {most / 2**20:.0f} MB when decoded; it is more, at {frame.width} × "
+                        f"{frame.height} pixels. Cut it or make it smaller first?"
+                    )
+                frames.append(frame.to_ndarray(format="gray"))
+    except av.FFmpegError as error:
+        cut_off, reason = True, str(error)
+    if not frames:
+        raise ValueError(f"{path} cannot be decoded: {reason}. Cut short, or a file of another kind?")
+    if len({frame.shape for frame in frames}) > 1:
+        raise ValueError(f"{path} changes the size of its frames on the way; one size is needed.")
+    return Film(np.stack(frames), rate, cut_off)
+
+
+def pyav() -> Any:
+    """The decoder, which is an extra."""
+    try:
+        import av
+    except ImportError:
+        raise ValueError("Films are decoded by PyAV: `pip install 'phibe[video]'`.") from None
+    av.logging.set_level(av.logging.PANIC)  # what goes wrong is said once, by us
+    return av
+
+
+def spread(frame: Any) -> float:
+    """How far red, green and blue of a frame are apart, on average."""
+    picture = frame.to_ndarray(format="rgb24").astype(np.int16)
+    return float((picture.max(-1) - picture.min(-1)).mean())
+
+
+def shrink(frames: np.ndarray, *, size: int = 64, fit: Fit = "squash") -> np.ndarray:
+    """Square frames by area averaging, (time, height, width) → (time, size, size), bytes.
+
+    `squash` takes the whole picture, which makes it narrower; `crop` takes the square in its middle. Each new pixel is
+    the mean of the part of the old picture that it covers, parts of pixels by their share.
+    """
+    if fit not in ("squash", "crop"):
+        raise ValueError(f'`fit` must be "squash" or "crop"; got {fit!r}.')
+    height, width = frames.shape[1:]
+    if fit == "crop":
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        frames, height, width = frames[:, top : top + side, left : left + side], side, side
+    mean = shares(size, height) @ torch.from_numpy(np.ascontiguousarray(frames)).float() @ shares(size, width).mT
+    return mean.round_().clamp_(0, 255).to(torch.uint8).numpy()
+
+
+@cache
+def shares(new: int, old: int) -> Tensor:
+    """How much of each new pixel is made of each old one, along one side: (new, old), rows that add up to one."""
+    edges = torch.arange(new + 1, dtype=torch.float64) * old / new
+    cells = torch.arange(old, dtype=torch.float64)
+    overlap = torch.minimum(edges[1:, None], cells + 1) - torch.maximum(edges[:-1, None], cells)
+    return (overlap.clamp(min=0) * new / old).float()
+
+
+# -- clips -----------------------------------------------------------------------------------------------------------
+
+
+NAME = re.compile(r"person(?P<person>\d+)_(?P<action>[a-z]+)_d(?P<scenario>\w)(_s\d+)?")
+"""person07_walking_d2_s0: who, what, in which scenario of KTH, which part of that film."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clips:
+    """Grey films: `pixels` (frame, height, width) of all of them, `spans` (clip, 2) where each begins and ends.
+
+    Pixels are bytes, or floats in [0, 1]; they may be a memory map. A choice of clips shares them. A name of the form
+    personPP_ACTION_dD… says who does what; of others the action is "" and the person 0.
+    """
+
+    pixels: np.ndarray
+    spans: np.ndarray
+    names: tuple[str, ...]
+    rate: float = 25.0
+
+    def __post_init__(self) -> None:
+        if len(self.spans) != len(self.names) or self.spans.shape[1:] != (2,):
+            raise ValueError(f"Each of {len(self.names)} names needs a begin and an end; got {self.spans.shape}.")
+        if bad := [name for name, length in zip(self.names, self.lengths, strict=True) if length < 2]:
+            raise ValueError(
+                f"A clip needs two frames or more; {bad[0]} has {self.lengths[self.names.index(bad[0])]}. Drop it?"
+            )
+
+    @staticmethod
+    def of(films: dict[str, np.ndarray], *, rate: float = 25.0) -> Clips:
+        """Clips of named films (time, height, width), bytes or floats in [0, 1]; a lone channel is left out."""
+        if not films:
+            raise ValueError("There must be one clip at least; got none.")
+        checked = {name: _grey(film, name) for name, film in films.items()}
+        shapes = {film.shape[1:] for film in checked.values()}
+        if len(shapes) > 1:
+            raise ValueError(f"All clips must have frames of one size; got {sorted(shapes)}. Resize them first?")
+        if len({film.dtype for film in checked.values()}) > 1:
+            checked = {name: _floats(film) for name, film in checked.items()}
+        ends = np.cumsum([len(film) for film in checked.values()])
+        spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
+        return Clips(np.concatenate(list(checked.values())), spans, tuple(checked), rate)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "Clips(none)"
+        kinds = ", ".join(f"{self.actions.count(a)} {a or 'unnamed'}" for a in dict.fromkeys(self.actions))
+        return f"Clips({len(self)} of {self.lengths.min()}–{self.lengths.max()} frames, {self.shape}: {kinds})"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.spans[:, 1] - self.spans[:, 0]
+
+    @property
+    def actions(self) -> list[str]:
+        return [_part(name, "action") for name in self.names]
+
+    @property
+    def persons(self) -> list[int]:
+        return [int(_part(name, "person") or 0) for name in self.names]
+
+    def __getitem__(self, chosen: slice | Sequence[int] | np.ndarray) -> Clips:
+        """Some of the clips, in the order asked for, without a copy of their pixels."""
+        index = np.arange(len(self))[chosen]
+        return Clips(self.pixels, self.spans[index], tuple(self.names[i] for i in index), self.rate)
+
+    def where(self, *, actions: Iterable[str] | None = None, persons: Iterable[int] | None = None) -> Clips:
+        """The clips of these actions and of these persons."""
+        wanted = [
+            (actions is None or action in set(actions)) and (persons is None or person in set(persons))
+            for action, person in zip(self.actions, self.persons, strict=True)
+        ]
+        return self[np.flatnonzero(wanted)]
+
+    def film(self, i: int) -> Tensor:
+        """One clip, (time, 1, height, width), float32 in [0, 1]."""
+        return torch.from_numpy(_floats(self.pixels[slice(*self.spans[i])]))[:, None]
+
+    def trajectories(self, frames: int | None = None) -> Trajectories:
+        """All clips whole, ragged where their lengths differ; or the first `frames` of those that have so many."""
+        if frames is None:
+            return self._padded(self.spans)
+        return self._padded(self._long_enough(frames, lambda a, b: [(a, a + frames)]))
+
+    def pieces(self, frames: int, *, stride: int | None = None) -> Trajectories:
+        """Paths of exactly `frames` frames: every clip from its beginning on, each `stride` after the one before.
+
+        Pieces do not overlap by default. What is left over at the end of a clip is not used.
+        """
+        stride = stride or frames
+        return self._padded(
+            self._long_enough(frames, lambda a, b: [(s, s + frames) for s in range(a, b - frames + 1, stride)])
+        )
+
+    def _long_enough(self, frames: int, cut: Callable[[int, int], list[tuple[int, int]]]) -> np.ndarray:
+        spans = [span for a, b in self.spans.tolist() if b - a >= frames for span in cut(a, b)]
+        if not spans or frames < 2:
+            raise ValueError(
+                f"`frames` must be from 2 to {max(self.lengths, default=0)}, the longest clip; got {frames}."
+            )
+        return np.array(spans)
+
+    def _padded(self, spans: np.ndarray) -> Trajectories:
+        if not len(spans):
+            raise ValueError("There must be one clip at least; got none. Other `persons` or `actions`?")
+        lengths = spans[:, 1] - spans[:, 0]
+        states = torch.zeros(len(spans), int(lengths.max()), 1, *self.shape)
+        for path, (first, last) in zip(states, spans.tolist(), strict=True):
+            path[: last - first, 0] = torch.from_numpy(_floats(self.pixels[first:last]))
+        times = torch.arange(states.shape[1], dtype=torch.float64) / self.rate
+        return Trajectories(states, times, None if (lengths == lengths[0]).all() else lengths)
+
+    def save(self, path: str | Path) -> Path:
+        """A `.npz` with one array a clip, under its name: what `read_clips` reads."""
+        return write_arrays(
+            path, {name: self.pixels[slice(*span)] for name, span in zip(self.names, self.spans, strict=True)}
+        )
+
+
+def read_clips(path: str | Path, *, rate: float = 25.0) -> Clips:
+    """Clips of a `.npz` with one array (time, height, width) a clip, under its name; bytes, or floats in [0, 1]."""
+    try:
+        return Clips.of(read_arrays(path), rate=rate)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+
+
+def _part(name: str, part: str) -> str:
+    found = NAME.fullmatch(name)
+    return found[part] if found else ""
+
+
+def _floats(film: np.ndarray) -> np.ndarray:
+    return film.astype(np.float32) / 255 if film.dtype == np.uint8 else np.asarray(film, np.float32)
+
+
+def _grey(film: np.ndarray, name: str) -> np.ndarray:
+    """The film as (time, height, width), bytes or float32, or what is wrong with it."""
+    if film.ndim == 4 and 1 in (film.shape[1], film.shape[3]):
+        film = film[:, 0] if film.shape[1] == 1 else film[..., 0]
+    if film.ndim == 4 and 3 in (film.shape[1], film.shape[3]):
+        raise ValueError(f"Clips must be grey; {name} has three colours, shape {film.shape}. Average them first?")
+    if film.ndim != 3 or len(film) < 2 or 0 in film.shape:
+        raise ValueError(
+            f"A clip must be (time, height, width) with two frames or more; {name} has shape {film.shape}. Drop it?"
+        )
+    if film.dtype == np.uint8:
+        return film
+    if film.dtype.kind != "f" or not np.isfinite(film).all() or film.min() < 0 or film.max() > 1:
+        raise ValueError(
+            f"A clip must hold bytes, or finite floats from 0 to 1; {name} has {film.dtype} from {film.min()} to "
+            f"{film.max()}. Divide by 255 first?"
+        )
+    return film.astype(np.float32)

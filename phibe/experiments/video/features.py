@@ -1,0 +1,162 @@
+"""Features of our own: a small network that tells the action and the speed of a figure, for a Fréchet distance.
+
+It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm.auto import tqdm
+
+from phibe.training.runs import load_tensors, save_tensors
+
+SIZE = 64
+
+
+class FigureFeatures(nn.Module):
+    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
+    trained.
+
+    Filters within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the frames.
+    The features are the log energies of the filters of the first two grids, and the means of what comes out of the
+    last: those alone would forget what recognition has no use for, such as noise. Frames of another size are first made
+    64 × 64.
+    """
+
+    title = "figure Fréchet distance"
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, *, channels: int = 16, actions: int = 6):
+        super().__init__()
+        self.arguments = {"channels": channels, "actions": actions}
+        widths = (channels, channels, 2 * channels)
+        self.stem = nn.Conv2d(16, channels, 3, padding=1)
+        self.stages = nn.ModuleList(
+            Stage(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
+        )
+        self.action, self.speed = nn.Linear(4 * channels, actions), nn.Linear(4 * channels, 1)
+        self.register_buffer("centre", torch.zeros(4 * channels))
+        self.register_buffer("spread", torch.ones(4 * channels))
+
+    @property
+    def identity(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+        return f"figure features {digest.hexdigest()[:12]}"
+
+    @torch.no_grad()
+    def forward(self, films: Tensor, *, block: int = 32) -> Tensor:
+        return torch.cat([self.standard(part) for part in films.split(block)])
+
+    def standard(self, films: Tensor) -> Tensor:
+        """The features of a few films, with gradients."""
+        return (self._pooled(films) - self.centre) / self.spread
+
+    def recognise(self, films: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the actions (clip, actions), and the logarithm of the speed (clip,)."""
+        h = self.standard(films)
+        return self.action(h), self.speed(h)[:, 0]
+
+    def _pooled(self, films: Tensor) -> Tensor:
+        flat = films.to(self.centre.dtype).flatten(0, 1)
+        if flat.shape[-2:] != (SIZE, SIZE):
+            flat = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", antialias=True)
+        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, films.shape[:2])
+        energies = []
+        for stage in self.stages:
+            h, energy = stage(h)
+            energies.append(energy)
+        return torch.cat([*energies[:2], h.mean((1, 3, 4))], dim=1)
+
+    @torch.no_grad()
+    def measure(self, films: Tensor, *, block: int = 32) -> None:
+        """Take mean and spread of the features from these films; recognition then has to be learnt for them."""
+        h = torch.cat([self._pooled(part) for part in films.split(block)])
+        self.centre, self.spread = h.mean(0), h.std(0).clamp(min=1e-6)
+
+
+class Stage(nn.Module):
+    """A convolution within frames, then one along time, of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s); and
+    the log energy of each filter, (n, c')."""
+
+    def __init__(self, width: int, out: int, stride: int):
+        super().__init__()
+        self.within = nn.Conv2d(width, out, 3, stride=stride, padding=1)
+        self.along = nn.Conv3d(out, out, (3, 1, 1), stride=(stride, 1, 1), padding=(1, 0, 0))
+        self.norm = nn.GroupNorm(max(1, out // 8), out)
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        within = F.silu(self.within(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+        response = self.along(within.transpose(1, 2))
+        energy = response.flatten(2).var(2).add(1e-4).log()
+        return F.silu(self.norm(response)).transpose(1, 2), energy
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def fit_features(
+    films: Tensor,
+    action: Tensor,
+    speed: Tensor,
+    *,
+    network: FigureFeatures | None = None,
+    steps: int = 600,
+    batch: int = 16,
+    frames: int = 24,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+    progress: bool = True,
+) -> FigureFeatures:
+    """A network trained to tell each film's action (clip,) and the logarithm of its speed (clip,) > 0.
+
+    Cross-entropy plus the squared error of log speed in units of its spread; each sample is a run of `frames` frames,
+    mirrored or not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = network or FigureFeatures(actions=int(action.max()) + 1)
+    pace = speed.log().float()
+    pace = (pace - pace.mean()) / pace.std().clamp(min=1e-6)
+    network.measure(films[:64])
+    optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
+    for _ in (bar := tqdm(range(steps), desc="features", unit="step", disable=not progress)):
+        chosen = torch.randint(len(films), (batch,), generator=generator)
+        scores, log_speed = network.recognise(_runs(films, chosen, frames, generator))
+        loss = F.cross_entropy(scores, action[chosen]) + F.mse_loss(log_speed, pace[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        bar.set_postfix(loss=float(loss.detach()))
+    return network.eval().requires_grad_(False)
+
+
+def _runs(films: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
+    """Runs of frames of the chosen films, each from a random first one, half of them mirrored."""
+    frames = min(frames, films.shape[1])
+    first = torch.randint(films.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
+    runs = films[chosen[:, None], first + torch.arange(frames)]
+    mirrored = torch.rand(len(chosen), generator=generator) < 0.5
+    return torch.where(mirrored[:, None, None, None, None], runs.flip(-1), runs)
+
+
+def save_features(network: FigureFeatures, path: str | Path) -> None:
+    save_tensors(path, network.state_dict(), network.arguments)
+
+
+def open_features(path: str | Path) -> FigureFeatures:
+    """The network that `save_features` wrote."""
+    tensors, arguments = load_tensors(path)
+    network = FigureFeatures(**arguments)
+    network.load_state_dict(tensors)
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,100 @@
+"""The features behind the figure Fréchet distance: trained on the embedded figures, and what their distance ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.video.drawing import ACTIONS
+from phibe.experiments.video.features import FigureFeatures, fit_features
+from phibe.experiments.video.figures import Figures, Scenes
+from phibe.experiments.video.metrics import CORRUPTIONS, ladders
+
+
+@dataclass(frozen=True)
+class Config:
+    """A network of `channels` learns action and speed of `clips` films in `steps` steps of `batch` runs of `frames`
+    frames; `test` others are recognised, then half of them spoilt and measured against the other half."""
+
+    channels: int = 16
+    clips: int = 480
+    steps: int = 600
+    batch: int = 16
+    frames: int = 24
+    learning_rate: float = 2e-3
+    test: int = 160
+    seed: int = 0
+
+
+CONFIGS = {
+    "smoke": Config(channels=8, clips=8, steps=2, batch=2, frames=8, test=8),
+    "laptop": Config(),
+    "paper": Config(channels=32, clips=4800, steps=10_000, batch=32, test=2000),
+}
+
+
+def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
+    """Film, train, recognise, spoil."""
+    config = config or CONFIGS[preset]
+    out = out or Path("runs") / "figure_features" / preset
+    return record("figure_features", preset, config, lambda: _measure(config), out)
+
+
+def _measure(config: Config) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    train, test = (
+        Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
+    )
+    features = learn(train, config)
+    films = test.render().states
+    found = ladders(films, features, seed=config.seed)
+    results = {
+        **recognition(features, films, test),
+        "features": features.identity,
+        "clips_a_side": config.test // 2,
+        "floor": found.pop("floor")[0],
+        "levels": {name: list(levels) for name, (_, levels) in CORRUPTIONS.items()},
+        "distances": found,
+    }
+    return results, features.state_dict()
+
+
+def learn(scenes: Scenes, config: Config) -> FigureFeatures:
+    """A network that tells the action and ω, the speed of the clock."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        network = FigureFeatures(channels=config.channels, actions=len(ACTIONS))
+    return fit_features(
+        scenes.render().states,
+        scenes.cast.action,
+        scenes.cast.omega,
+        network=network,
+        steps=config.steps,
+        batch=config.batch,
+        frames=config.frames,
+        learning_rate=config.learning_rate,
+        seed=config.seed,
+    )
+
+
+def recognition(features: FigureFeatures, films: Tensor, scenes: Scenes) -> dict[str, float]:
+    """Share of the actions told right, and the correlation of the logarithms of told and true speed."""
+    told = [features.recognise(part) for part in films.split(32)]
+    actions, speeds = (torch.cat(part) for part in zip(*told, strict=True))
+    pairs = torch.stack([speeds.double(), scenes.cast.omega.log()])
+    return {
+        "accuracy": float((actions.argmax(1) == scenes.cast.action).double().mean()),
+        "speed_correlation": float(torch.corrcoef(pairs)[0, 1]),
+    }
+
+
+def embedded() -> FigureFeatures:
+    """The network of the committed laptop run."""
+    weights = committed_weights("figure_features")
+    network = FigureFeatures(channels=CONFIGS["laptop"].channels, actions=len(ACTIONS))
+    network.load_state_dict(weights)
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,314 @@
+"""Films against films, frame by frame: MSE, PSNR in its two conventions, SSIM; for one future and for the best of many.
+
+Shapes: films are (clip, time, channel, height, width) with grey from 0 to 1, several futures of each clip (sample,
+clip, time, channel, height, width). Measures of frames come back as (…, clip, time).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from phibe.experiments.video.frechet import Features, frechet
+
+# -- films against films, frame by frame -----------------------------------------------------------------------------
+
+
+WINDOW, SIGMA = 11, 1.5
+C1, C2 = 0.01**2, 0.03**2
+
+
+def mse(film: Tensor, truth: Tensor) -> Tensor:
+    """Mean square difference of each frame: (…, clip, time)."""
+    return (film - _like(film, truth)).square().flatten(-3).mean(-1)
+
+
+def psnr(error: Tensor) -> Tensor:
+    """10 log₁₀(1/MSE) of each value, in dB."""
+    return -10 * torch.log10(error)
+
+
+def ssim(film: Tensor, truth: Tensor, *, block: int = 512) -> Tensor:
+    """Structural similarity of each frame, (…, clip, time)   [Wang et al. 2004].
+
+    (2μμ' + C₁)(2σ_{xx'} + C₂) / ((μ² + μ'² + C₁)(σ² + σ'² + C₂)), moments under an 11 × 11 Gaussian window of σ = 1.5,
+    averaged over all places where the whole window lies inside the frame.
+    """
+    truth = _like(film, truth).expand_as(film)
+    if min(film.shape[-2:]) < WINDOW:
+        raise ValueError(f"SSIM needs frames of {WINDOW} × {WINDOW} pixels or more; got {tuple(film.shape[-2:])}.")
+    pairs = zip(*(x.reshape(-1, *film.shape[-3:]).split(block) for x in (film, truth)), strict=True)
+    return torch.cat([_similarity(x, y) for x, y in pairs]).reshape(film.shape[:-3])
+
+
+def _similarity(x: Tensor, y: Tensor) -> Tensor:
+    mx, my = _blur(x), _blur(y)
+    vx, vy, cov = _blur(x * x) - mx * mx, _blur(y * y) - my * my, _blur(x * y) - mx * my
+    value = (2 * mx * my + C1) * (2 * cov + C2) / ((mx * mx + my * my + C1) * (vx + vy + C2))
+    return value.flatten(1).mean(1)
+
+
+def _blur(x: Tensor) -> Tensor:
+    """Means under the window, where it fits: (n, c, h, w) → (n, c, h − 10, w − 10)."""
+    place = torch.arange(WINDOW, dtype=x.dtype, device=x.device) - WINDOW // 2
+    bell = torch.exp(-((place / SIGMA) ** 2) / 2)
+    bell, planes = bell / bell.sum(), x.reshape(-1, 1, *x.shape[-2:])
+    smooth = F.conv2d(F.conv2d(planes, bell[None, None, :, None]), bell[None, None, None, :])
+    return smooth.reshape(*x.shape[:-2], *smooth.shape[-2:])
+
+
+def _like(film: Tensor, truth: Tensor) -> Tensor:
+    if truth.ndim != 5 or film.ndim not in (5, 6) or film.shape[-5:] != truth.shape:
+        raise ValueError(
+            "Films must be (clip, time, channel, height, width), or futures (sample, clip, time, …) against such a "
+            f"truth; got {tuple(film.shape)} and {tuple(truth.shape)}."
+        )
+    return truth
+
+
+# -- one number a method -----------------------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """`mse`; `psnr_published`, 10 log₁₀(1/mean MSE), which is what published tables hold; `psnr_frames`, the mean of
+    the frames' own PSNR, which is never less (Jensen); `ssim`. Means over clips and frames, of `samples` futures a clip
+    the best for each measure."""
+
+    mse: float
+    psnr_published: float
+    psnr_frames: float
+    ssim: float
+    samples: int
+
+
+def score(film: Tensor, truth: Tensor) -> Scores:
+    """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
+
+    The best future is told by looking at the truth: it measures whether the truth is among the futures, not which of
+    them to trust, and more samples always help. Show it beside `score(film[0], truth)`. With what a codec makes of the
+    truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's losses.
+    """
+    futures = film if film.ndim == 6 else film[None]
+    error, likeness = mse(futures, truth), ssim(futures, truth)
+    least = error.mean(-1).min(0).values.mean()
+    return Scores(
+        mse=float(least),
+        psnr_published=-10 * math.log10(float(least)) if least else math.inf,
+        psnr_frames=float(psnr(error).mean(-1).max(0).values.mean()),
+        ssim=float(likeness.mean(-1).max(0).values.mean()),
+        samples=len(futures),
+    )
+
+
+class SoFar(NamedTuple):
+    """What `score` is for the first k frames of one film, for every k: (time,) each; PSNR as published."""
+
+    mse: Tensor
+    psnr: Tensor
+    ssim: Tensor
+
+
+def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
+    """The measures up to each frame of a film (1, time, channel, height, width), to be shown while it plays."""
+    count = torch.arange(1, film.shape[-4] + 1)
+    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(film, truth), ssim(film, truth)))
+    return SoFar(error, psnr(error), likeness)
+
+
+# -- what a person sees of a motion ----------------------------------------------------------------------------------
+
+
+FREQUENCIES, LEAST = 256, 10
+
+
+def background(films: Tensor) -> Tensor:
+    """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that stays where it is,
+    only what moves differs from it."""
+    return films.median(1, keepdim=True).values
+
+
+class Silhouette(NamedTuple):
+    """Centre (…, 2) as (x, y), `width` (…,), the weight's standard deviation along x, and `mass` (…,), its sum."""
+
+    centre: Tensor
+    width: Tensor
+    mass: Tensor
+
+    @property
+    def visible(self) -> Tensor:
+        """Frames in which there is at least 30 % of the most that a clip shows: a runner has left the others."""
+        return self.mass > 0.3 * self.mass.amax(-1, keepdim=True)
+
+
+def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
+    """Moments of the figure's weight in each frame: films (…, clip, time, 1, H, W), background (clip, 1, 1, H, W).
+
+    A frame in which nothing is above the threshold has its figure in the middle, of width and mass zero.
+    """
+    weight = ((films - behind).abs() - threshold).clamp(min=0).sum(-3)
+    mass = weight.sum((-2, -1))
+    share = weight / mass.clamp(min=torch.finfo(weight.dtype).tiny)[..., None, None]
+    y, x = (torch.arange(n, dtype=weight.dtype, device=weight.device) for n in weight.shape[-2:])
+    along = share.sum(-2)
+    cx = torch.where(mass > 0, (along * x).sum(-1), x.mean())
+    cy = torch.where(mass > 0, (share.sum(-1) * y).sum(-1), y.mean())
+    width = (along * (x - cx[..., None]).square()).sum(-1).sqrt()
+    return Silhouette(torch.stack([cx, cy], -1), width, mass)
+
+
+def position_drift(made: Silhouette, true: Silhouette) -> Tensor:
+    """Distance of the figure's centre from the true one in each frame, in pixels: (…, clip, time); NaN where the true
+    figure is out of sight."""
+    return (made.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
+
+
+class Oscillation(NamedTuple):
+    """`frequency` (…,) of the strongest oscillation, in cycles per unit of time, and its `amplitude` (…,); NaN where
+    too few values count."""
+
+    frequency: Tensor
+    amplitude: Tensor
+
+
+def oscillation(signal: Tensor, times: Tensor, *, counts: Tensor | None = None, cycles: float = 1.5) -> Oscillation:
+    """The sinusoid that beside a parabola fits a signal (…, time) best, over the values that count (…, time).
+
+    Least squares a + bt + ct² + p cos 2πft + q sin 2πft at each of 256 frequencies between `cycles` in the whole time
+    and half the sampling rate; the best is refined by a parabola. Exact for a sinusoid up to that grid, whatever the
+    length and the times. Ten values are needed.
+    """
+    if signal.shape[-1] < LEAST or signal.shape[-1:] != times.shape:
+        raise ValueError(
+            f"A signal (…, time) of {LEAST} values or more and its times are needed; got {tuple(signal.shape)}, "
+            f"{tuple(times.shape)}."
+        )
+    y, t = signal.double(), times.double()
+    weight = torch.ones_like(y) if counts is None else counts.to(y.dtype).expand_as(y)
+    span = float(t[-1] - t[0])
+    grid = torch.linspace(cycles / span, 0.475 * (len(t) - 1) / span, FREQUENCIES, dtype=y.dtype, device=y.device)
+    frequency = _peak(_fit(_design(grid, t), y[..., None, :], weight[..., None, :])[1], grid)
+    amplitude = _fit(_design(frequency, t), y, weight)[0][..., 3:].norm(dim=-1)
+    enough = weight.sum(-1) >= LEAST
+    return Oscillation(frequency.where(enough, torch.nan), amplitude.where(enough, torch.nan))
+
+
+def _design(frequency: Tensor, t: Tensor) -> Tensor:
+    """Columns 1, s, s², cos 2πft, sin 2πft, with s the time scaled to [−1, 1]: (…, time, 5)."""
+    angle = 2 * torch.pi * frequency[..., None] * t
+    s = 2 * (t - t[0]) / (t[-1] - t[0]) - 1
+    line = torch.stack([torch.ones_like(s), s, s * s], -1).expand(*angle.shape, 3)
+    return torch.cat([line, angle.cos()[..., None], angle.sin()[..., None]], -1)
+
+
+def _fit(design: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients (…, 5) of weighted least squares, and the weighted square that they explain (…,)."""
+    weighted = design * weight[..., None]
+    gram = weighted.mT @ design + 1e-9 * torch.eye(design.shape[-1], dtype=y.dtype, device=y.device)
+    moment = (weighted * y[..., None]).sum(-2)
+    solution = torch.linalg.solve(gram, moment)
+    return solution, (solution * moment).sum(-1)
+
+
+def _peak(power: Tensor, grid: Tensor) -> Tensor:
+    """Where a parabola through the largest value and its neighbours is largest."""
+    k = power.argmax(-1, keepdim=True).clamp(1, len(grid) - 2)
+    left, middle, right = (power.gather(-1, k + i) for i in (-1, 0, 1))
+    curvature = left - 2 * middle + right
+    shift = torch.where(curvature < 0, (left - right) / (2 * curvature), torch.zeros_like(curvature)).clamp(-1, 1)
+    return (grid[k] + shift * (grid[1] - grid[0]))[..., 0]
+
+
+class Gait(NamedTuple):
+    """Of each clip, against truth: |f − f*|/f* of the step frequency, and the ratio of the amplitudes (1 is right, 0 a
+    figure that glides); NaN where the true figure is seen too briefly."""
+
+    frequency_error: Tensor
+    amplitude_ratio: Tensor
+
+
+def gait(made: Silhouette, true: Silhouette, times: Tensor) -> Gait:
+    """How a figure steps, from the oscillation of its width while the true one is in sight: (…, clip, time) → (…,
+    clip). Two steps make a stride: a walker's width swings twice in its cycle."""
+    a, b = (oscillation(one.width, times, counts=true.visible) for one in (made, true))
+    return Gait((a.frequency / b.frequency - 1).abs(), a.amplitude / b.amplitude)
+
+
+def diversity(futures: Tensor) -> Tensor:
+    """Root mean square distance between two futures of a clip, at each time: (sample, clip, time, …) → (clip, time).
+
+    √(2 × the mean over the pixels of the samples' variance): zero for a deterministic method, and for futures as
+    different as truth is from another truth, that distance.
+    """
+    if futures.ndim < 4 or len(futures) < 2:
+        raise ValueError(f"Two futures or more, (sample, clip, time, …), are needed; got {tuple(futures.shape)}.")
+    return (2 * futures.var(0).flatten(2).mean(-1)).sqrt()
+
+
+# -- corruptions -----------------------------------------------------------------------------------------------------
+
+
+def noisy(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Sensor noise of that standard deviation."""
+    return (films + level * torch.randn(films.shape, generator=generator, dtype=films.dtype)).clamp(0, 1)
+
+
+def blurred(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """A Gaussian blur of that many pixels."""
+    reach = max(1, round(3 * level))
+    place = torch.arange(-reach, reach + 1, dtype=films.dtype)
+    bell = torch.exp(-((place / level) ** 2) / 2)
+    bell = bell / bell.sum()
+    flat = F.pad(films.flatten(0, 1), (reach,) * 4, mode="replicate")
+    smooth = F.conv2d(F.conv2d(flat, bell[None, None, :, None]), bell[None, None, None, :])
+    return smooth.reshape(films.shape)
+
+
+def frozen(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The last part of the film, that share of it, is one still frame."""
+    last = max(0, round(films.shape[1] * (1 - level)) - 1)
+    index = torch.arange(films.shape[1]).clamp(max=last)
+    return films[:, index]
+
+
+def shuffled(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Frames change places within runs of that many."""
+    keys = torch.arange(films.shape[1]) // int(level) + torch.rand(len(films), films.shape[1], generator=generator)
+    return films[torch.arange(len(films))[:, None], keys.argsort(1)]
+
+
+def slowed(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The film's beginning at that many times less speed, neighbouring frames blended."""
+    place = torch.arange(films.shape[1], dtype=films.dtype) / level
+    before = place.long().clamp(max=films.shape[1] - 2)
+    share = (place - before)[:, None, None, None]
+    return films[:, before] * (1 - share) + films[:, before + 1] * share
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
+    "noise": (noisy, (0.05, 0.1, 0.2)),
+    "blur": (blurred, (1.0, 2.0, 4.0)),
+    "frozen": (frozen, (0.25, 0.5, 1.0)),
+    "shuffled": (shuffled, (3, 8, 40)),
+    "slowed": (slowed, (1.5, 2.0, 4.0)),
+}
+"""Ways to spoil a film, each from mild to severe: a distance worth its name grows along each."""
+
+
+def ladders(films: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
+    """The Fréchet distance of spoilt films from other true ones at each level of each corruption; `floor` is that of
+    the films before they were spoilt.
+
+    The films are cut into two halves: one is spoilt, the other stays true.
+    """
+    spoil, true = films.chunk(2)
+    there = features(true)
+    found = {"floor": [frechet(features(spoil), there)]}
+    for name, (corrupt, levels) in CORRUPTIONS.items():
+        generator = torch.Generator().manual_seed(seed)
+        found[name] = [frechet(features(corrupt(spoil, level, generator)), there) for level in levels]
+    return found

@@ -1,0 +1,154 @@
+"""Stores: trajectories larger than memory, kept in Zarr, trained from a memory map."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phibe.trajectories import Labels, Trajectories
+
+
+def map_store(store: Path, cache: str | Path | None = None) -> Trajectories:
+    """The trajectories of a .zarr as a memory map of a copy that random access can read.
+
+    The copy is made once, in `cache` (by default a folder beside the store), a few megabytes at a time, and made again
+    when the store has changed. A store is one of `save_data`, or of xarray with one array (path, time, …).
+    """
+    folder = Path(cache or store.with_suffix(".cache")) / _stamp(store)
+    if not folder.exists():
+        _copy(store, folder)
+    # "r+", not a copy-on-write map: kernels refuse such a map of a file larger than memory
+    states = torch.from_numpy(np.load(folder / "states.npy", mmap_mode="r+"))
+    times, lengths = (_optional(folder / name) for name in ("times.npy", "lengths.npy"))
+    assert times is not None
+    labels = Labels.read(json.loads((folder / "labels.json").read_text()))
+    return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)  # valid: checked when it was copied
+
+
+def _optional(file: Path) -> Tensor | None:
+    return torch.from_numpy(np.load(file)) if file.exists() else None
+
+
+def _copy(store: Path, folder: Path) -> None:
+    """Copy the store's arrays into `folder`, which appears only when they are complete and valid."""
+    states, times, lengths, labels = _arrays(store)
+    new = not folder.parent.exists()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _refuse_full(states, store, folder.parent)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
+            partial = Path(name) / folder.name
+            partial.mkdir()
+            _write(states, times, lengths, partial=partial)
+            (partial / "labels.json").write_text(json.dumps(labels))
+            _settle(partial, folder)
+    except BaseException:
+        if new:
+            folder.parent.rmdir()
+        raise
+
+
+def _refuse_full(states: Any, store: Path, folder: Path) -> None:
+    room = shutil.disk_usage(folder).free
+    if states.dtype.itemsize * math.prod(states.shape) > room:
+        raise ValueError(f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy.")
+
+
+def _write(states: Any, times: Any, lengths: Any, *, partial: Path) -> None:
+    native = states.dtype in (np.float32, np.float64)
+    kept = np.lib.format.open_memmap(
+        partial / "states.npy", mode="w+", dtype=states.dtype if native else np.float64, shape=states.shape
+    )
+    for region in _regions(states):
+        kept[region] = np.asarray(states[region])
+    checked = Trajectories(kept, times, lengths)
+    np.save(partial / "times.npy", checked.times.numpy())
+    if checked.lengths is not None:
+        np.save(partial / "lengths.npy", checked.lengths.numpy())
+    kept.flush()
+
+
+def _settle(partial: Path, folder: Path) -> None:
+    """Give the copy its name; when another process was faster, its copy stays. Copies of an older store go."""
+    try:
+        os.rename(partial, folder)
+    except OSError:
+        if not folder.exists():
+            raise
+    for other in folder.parent.iterdir():
+        if other != folder and other.is_dir() and not other.name.startswith("."):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
+    """States (not yet read), times, lengths and labels of a store."""
+    import zarr
+
+    try:
+        group = zarr.open_group(store, mode="r")
+        names = sorted(group.array_keys())
+        if {"states", "times"} <= set(names):
+            return (
+                group["states"],
+                np.asarray(group["times"]),
+                np.asarray(group["lengths"]) if "lengths" in names else None,
+                _texts(group.attrs.get("labels")),
+            )
+    except Exception as error:
+        raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
+    found = _xarray(store)
+    if len(found) != 1:
+        raise ValueError(
+            f"{store} must hold `states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` "
+            f"coordinate; it holds {', '.join(names) or 'nothing'}."
+        )
+    return found[0], np.asarray(found[0].coords["time"]), None, []
+
+
+def _texts(labels: Any) -> list[str]:
+    return [str(label) for label in labels or ()]
+
+
+def _xarray(store: Path) -> list[Any]:
+    """Arrays of a store of xarray that are trajectories; they are read piece by piece."""
+    import xarray
+
+    try:
+        dataset = xarray.open_zarr(store, chunks=None, consolidated=False)
+    except (KeyError, ValueError, TypeError):  # arrays without names for their dimensions
+        return []
+    return [array for array in dataset.values() if array.dims[:2] == ("path", "time") and "time" in array.coords]
+
+
+def _regions(array: Any, megabytes: int = 32) -> Iterator[tuple[slice, slice]]:
+    """Pieces of (path, time), whole chunks of the store each, of about that size."""
+    (paths, steps), chunks = array.shape[:2], array.chunks or array.encoding["chunks"]
+    observation = array.dtype.itemsize * int(np.prod(array.shape[2:]))
+    stride = min(steps, _grown(chunks[1], megabytes * 2**20 // observation))
+    block = min(paths, _grown(chunks[0], megabytes * 2**20 // (observation * stride)))
+    for i, j in product(range(0, paths, block), range(0, steps, stride)):
+        yield slice(i, min(i + block, paths)), slice(j, min(j + stride, steps))
+
+
+def _grown(chunk: int, most: int) -> int:
+    """The largest multiple of a chunk that is at most that large, but one chunk at least."""
+    return chunk * max(1, most // chunk)
+
+
+def _stamp(store: Path) -> str:
+    """A name for the store's present content: the names, sizes and times of its files."""
+    files = sorted(path for path in store.rglob("*") if path.is_file())
+    facts = [(str(path.relative_to(store)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
