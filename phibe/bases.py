@@ -32,15 +32,22 @@ def polynomials(degree: int) -> Features:
 def in_time(features: Features, knots: Tensor) -> Features:
     """Features whose weights are piecewise linear in time between `knots`: (n, K) → (n, len(knots)·K)."""
 
-    def hats(x: Tensor, t: Tensor) -> Tensor:
-        places = knots.to(t.dtype)
-        right = torch.searchsorted(places, t.detach().contiguous()).clamp(1, len(places) - 1)
-        share = ((t - places[right - 1]) / (places[right] - places[right - 1])).clamp(0, 1)[:, None]
-        one_hot = torch.nn.functional.one_hot
-        hat = one_hot(right - 1, len(places)) * (1 - share) + one_hot(right, len(places)) * share
-        return (hat[:, :, None] * features(x, t)[:, None, :]).flatten(1)
+    def spread(x: Tensor, t: Tensor) -> Tensor:
+        return (hats(t, knots)[:, :, None] * features(x, t)[:, None, :]).flatten(1)
 
-    return hats
+    return spread
+
+
+def hats(t: Tensor, knots: Tensor) -> Tensor:
+    """h(t): (n,) → (n, knots), the weights of linear interpolation between `knots`: their sum is one, and beyond the
+    ends they stay as they are there. At a knot dh/dt is the one from the left, at the first the one from the right."""
+    if len(knots) == 1:
+        return torch.ones_like(t)[:, None]
+    knots = knots.to(t.dtype).contiguous()
+    right = torch.searchsorted(knots, t.detach().contiguous()).clamp(1, len(knots) - 1)
+    share = ((t - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
+    ends, weights = torch.stack([right - 1, right], dim=1), torch.stack([1 - share, share], dim=1)
+    return torch.zeros(len(t), len(knots), dtype=t.dtype, device=t.device).scatter(1, ends, weights)
 
 
 def lift(features: Features) -> Basis:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
+from torch.autograd.forward_ad import unpack_dual
+from torch.func import debug_unwrap, jvp, vmap
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """A function of states and times, v(x, t): x (n, *state), t (n,) → (n, *state)."""
@@ -34,6 +35,12 @@ def units(x: Tensor) -> Tensor:
 def along(f: Callable[[Tensor], Tensor], x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) and its derivative (∇f)·direction, in one forward-mode pass; the Jacobian is never formed."""
     return jvp(f, (x,), (direction,))  # type: ignore[return-value]
+
+
+def differentiable(t: Tensor) -> bool:
+    """Whether a derivative with respect to `t` may be asked for: then each sample must keep a time of its own, even if
+    all are equal. Within a transform of torch.func that reaches `t` the answer is yes."""
+    return t.requires_grad or debug_unwrap(t) is not t or unpack_dual(t).tangent is not None
 
 
 def over(x: Tensor, dt: Tensor) -> Tensor:

@@ -326,7 +326,7 @@ def affine_minimiser(ou: OU, objective: str, t: Any, *, step: Any, noise: float 
     t, step = torch.broadcast_tensors(*(torch.as_tensor(part, dtype=torch.float64) for part in (t, step)))
     place, target, directions = _weights(kind)
     times = t[:, None] + step[:, None] * (torch.arange(kind.width) - place.argmax())
-    times = torch.where(times.abs() < 1e-12, 0.0, times)  # the start of the process, up to rounding
+    times = torch.where(times.abs() < 1e-12, times - times.detach(), times)  # the start of the process, up to rounding
     mean, covariance = _joint(ou, times, step)
     at, u = _combine(mean, covariance, place, place), _combine(mean, covariance, target, place)
     right = u[1] / step[:, None, None]

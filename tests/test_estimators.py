@@ -170,6 +170,12 @@ def test_the_phibe_minimiser_is_the_closed_form_of_the_theory():
         affine_minimiser(ou, "phibe", times, step=0.1), theory.affine_phibe_field(ou, times, step=0.1), strict=True
     ):
         torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
+    rates = [  # of each time for itself, t = 0 and equal ones too
+        jacrev(lambda t, f=f: f(ou, t, step=0.1)[0])(real([0.0, 0.3, 0.3]))
+        for f in (lambda ou, t, step: affine_minimiser(ou, "phibe", t, step=step), theory.affine_phibe_field)
+    ]
+    torch.testing.assert_close(*rates, rtol=1e-8, atol=1e-8)
+    assert float(rates[0].diagonal(dim1=0, dim2=3).norm(dim=(0, 1)).min()) > 0.1
 
 
 def test_a_known_isotropic_noise_enters_the_minimiser():

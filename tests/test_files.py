@@ -191,5 +191,5 @@ def test_foreign_files_are_refused(tmp_path):
 
 def test_an_archive_of_other_arrays_says_what_it_holds(tmp_path):
     path = files.write_arrays(tmp_path / "data.npz", {"x": np.zeros(4), "times": np.zeros(3)})
-    with pytest.raises(ValueError, match=r"must hold `states` .* it holds times \(3,\), x \(4,\)"):
+    with pytest.raises(ValueError, match=r"must hold `states` .* it holds x \(4,\), times \(3,\)"):
         open_data(path)

@@ -8,12 +8,16 @@ import torch
 from hypothesis import given
 from problems import PAPER, kinetic, near, normal, properties, real, stable_systems
 from torch import nn
+from torch.func import jvp
 
 from phibe import OU, Trajectories, fit_affine, fit_basis, theory
 from phibe.bases import in_time, lift, polynomials
 from phibe.calculus import divergence
+from phibe.linear.affine import AffineField
 from phibe.linear.sums import grid_moments, grouped_moments
+from phibe.networks import build
 from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression
+from phibe.systems.fokker_planck import GridLaw
 
 MOMENTS = ("times", "count", "zz", "wz", "ww")
 
@@ -145,6 +149,49 @@ def test_between_observation_times_the_field_is_linear_in_time():
     torch.testing.assert_close(field(x, torch.full((3,), 0.28, dtype=torch.float64)), 0.7 * early + 0.3 * late)
     mixed = field(x, real([0.25, 0.28, 0.35]))  # each sample at its own time
     torch.testing.assert_close(mixed[1], (0.7 * early + 0.3 * late)[1])
+
+
+KNOTS, VALUES = real([0.0, 0.2, 0.3, 0.7]), real([1.0, 2.0, -1.0, 0.5])  # slopes 5, −30, 3.75
+
+
+def _affine():
+    return AffineField(KNOTS, torch.zeros(4, 1, 1, dtype=torch.float64), VALUES[:, None])
+
+
+def _basis():
+    return lambda x, t: in_time(polynomials(0), KNOTS)(x, t) @ VALUES[:, None]
+
+
+def _network():
+    network = build("basis", (1,), degree=0, waves=0, knots=4).double()
+    network.knots.copy_(KNOTS), network.coefficients.data.copy_(VALUES[:, None, None])
+    return network
+
+
+def _grid():
+    values = VALUES[:, None, None].expand(4, 2, 1)
+    return GridLaw((real([-9.0, 9.0]),), KNOTS, values[..., 0], values).velocity
+
+
+@pytest.mark.parametrize("field", [_affine, _basis, _network, _grid])
+@pytest.mark.parametrize(
+    ("times", "slopes"),
+    [
+        ([0.1, 0.25, 0.5, 0.9, -0.4], [5.0, -30.0, 3.75, 0.0, 0.0]),
+        (
+            [0.0, 0.2, 0.3, 0.7, 0.2],
+            [5.0, 5.0, -30.0, 3.75, 5.0],
+        ),  # at a knot from the left, at the first from the right
+        ([0.25] * 5, [-30.0] * 5),
+        ([0.2] * 5, [5.0] * 5),
+    ],
+)
+def test_between_knots_each_sample_has_the_slope_of_its_own_time(field, times, slopes):
+    velocity, x, t, weight = field(), normal(5, 1), real(times).requires_grad_(), normal(5, seed=1)
+    torch.testing.assert_close(velocity(x, t).flatten(), real(np.interp(times, KNOTS, VALUES)))
+    torch.testing.assert_close(torch.autograd.grad(velocity(x, t).sum(), t)[0], real(slopes))
+    forward = jvp(lambda s: velocity(x, s).flatten(), (t.detach(),), (weight,))[1]
+    torch.testing.assert_close(forward.detach(), weight * real(slopes))
 
 
 # -- it recovers what it should ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from problems import (
     PAPER,
     continuity_residual,
@@ -60,6 +61,53 @@ def test_a_vector_of_times_gives_each_sample_its_own_law():
     for f in (ou.velocity, ou.score, ou.log_density):
         one_by_one = torch.stack([f(x[i : i + 1], float(t[i]))[0] for i in range(4)])
         torch.testing.assert_close(f(x, t), one_by_one, rtol=1e-13, atol=1e-13)
+
+
+EQUAL_AND_DISTINCT = [[0.0] * 5, [0.7] * 5, [0.0, 0.3, 2.0, 0.3, 1.1]]
+
+
+@pytest.mark.parametrize("times", EQUAL_AND_DISTINCT)
+@pytest.mark.parametrize("name", PAPER)
+def test_each_sample_has_its_own_derivative_in_time(name, times):
+    _assert_differentiable_in_time(PAPER[name], real(times))
+
+
+@properties
+@given(ou=stable_systems(st.just(3)))
+def test_each_sample_has_its_own_derivative_in_time_for_any_stable_system(ou):
+    for times in EQUAL_AND_DISTINCT:
+        _assert_differentiable_in_time(ou, real(times))
+
+
+def _assert_differentiable_in_time(ou, t):
+    """∂ₜ log ρ + ∇·v + v·∇log ρ = 0, and ∂ₜv = −½ΣC⁻¹(ṁ + ĊC⁻¹(x − m)) with ṁ = A(m − μ), Ċ = AC + CAᵀ + Σ."""
+    x, weight = near(ou, 0.7, n=len(t)), torch.linspace(-1, 2, len(t), dtype=torch.float64)
+    assert float(_transport(ou.log_density, ou.velocity, x, t).abs().max()) < 1e-8
+    assert float(_transport(ou.log_density, lambda x, t: ou.drift(x), x, t).abs().max()) > 1e-2
+    law, noise = ou.marginal(t), ou.S @ ou.S.mT
+    change = ou.A @ law.covariance + law.covariance @ ou.A.mT + noise
+    inner = (ou.A @ (law.mean - ou.mu)[..., None])[..., 0] - (change @ law.score(x)[..., None])[..., 0]
+    exact = 0.5 * (noise @ law.covariance.inverse() @ -inner[..., None])[..., 0]
+    near_zero = 1e-8 * float(1 + exact.abs().max())
+    forward = jvp(lambda s: ou.velocity(x, s), (t,), (weight,))[1]  # each sample with a tangent of its own
+    torch.testing.assert_close(forward, weight[:, None] * exact, rtol=0, atol=2 * near_zero)
+    for i in range(ou.dimension):
+        torch.testing.assert_close(
+            _slope(lambda s, i=i: ou.velocity(x, s)[:, i], t), exact[:, i], rtol=0, atol=near_zero
+        )
+
+
+def _transport(log_density, velocity, x, t):
+    """The left side of the continuity equation at each sample, by reverse mode throughout."""
+    v = velocity(x, t)
+    divergence = sum(_slope(lambda z, i=i: velocity(z, t)[:, i], x)[:, i] for i in range(x.shape[1]))
+    gradient = _slope(lambda z: log_density(z, t), x)
+    return _slope(lambda s: log_density(x, s), t) + divergence + (v * gradient).sum(1)
+
+
+def _slope(f, at):
+    at = at.clone().requires_grad_()
+    return torch.autograd.grad(f(at).sum(), at)[0]
 
 
 # -- the laws ----------------------------------------------------------------------------------------------------------

@@ -39,9 +39,7 @@ def _kth(folder: Path, actions: list[str]) -> None:
         f"{TERMS}\n{sum(MEGABYTES[name] for name in actions)} MB from {ADDRESS}, and as much again unpacked.",
         flush=True,
     )
-    print(
-        f"{fetch_kth(folder, actions=actions)}: unpacked; hashes in {HASHES}. Next: phibe.experiments.video.kth.read_kth({str(folder)!r})"
-    )
+    print(f"{fetch_kth(folder, actions=actions)}: unpacked; hashes in {HASHES}. Next: read_kth({str(folder)!r})")
 
 
 def convert(arguments: list[str]) -> None:

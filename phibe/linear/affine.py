@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phibe.bases import in_time, lift, polynomials
+from phibe.calculus import differentiable
 from phibe.flow import Flow
 from phibe.linear.basis import fit_basis, pseudo_inverse
 from phibe.linear.sums import AffineMoments, grid_moments, grouped_moments
@@ -36,8 +37,12 @@ class AffineField(nn.Module):
         return ((matrix @ x.flatten(1)[..., None])[..., 0] + offset).reshape(x.shape)
 
     def coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """A and b at each of the times asked for: (n,) → (n, d, d), (n, d). One look-up when all times are equal."""
-        if t.numel() > 1 and bool((t == t[0]).all()):
+        """A and b at each of the times asked for: (n,) → (n, d, d), (n, d). One look-up when all times are equal.
+
+        The derivative in t is that of the stretch between two times; at a time itself the one from the left, at the
+        first the one from the right.
+        """
+        if t.numel() > 1 and not differentiable(t) and bool((t == t[0]).all()):
             return tuple(part.expand(len(t), *part.shape[1:]) for part in self.coefficients(t[:1]))  # type: ignore[return-value]
         if len(self.times) == 1:
             return self.matrices.expand(len(t), -1, -1), self.offsets.expand(len(t), -1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from phibe.bases import polynomials
+from phibe.bases import hats, polynomials
 from phibe.networks.mlp import Network
 
 
@@ -54,11 +54,8 @@ class Basis(Network):
         return torch.cat([polynomials(self.arguments["degree"])(x, x[:, 0]), waves], dim=1)
 
     def hats(self, t: Tensor) -> Tensor:
-        """h(t): (n,) → (n, knots); their sum is one, and beyond the ends they stay as they are there."""
-        gaps = self.knots.diff()
-        ramps = ((t[:, None] - self.knots[:-1]) / gaps).clamp(0, 1)
-        ends = torch.ones_like(t[:, None])
-        return torch.cat([ends, ramps], dim=1) - torch.cat([ramps, 0 * ends], dim=1)
+        """h(t): (n,) → (n, knots)."""
+        return hats(t, self.knots)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         self._check(x, t)

@@ -28,7 +28,10 @@ from phibe.systems.sde import SDE, Distribution, matrix_divergence
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """`values` (n₁, …, n_k, *out) at the points of increasing `axes`; O(spacing²) error between, held fixed beyond."""
+    """`values` (n₁, …, n_k, *out) at the points of increasing `axes`; O(spacing²) error between, held fixed beyond.
+
+    A derivative is that of the cell around a point; at a node the one from the left, at the first from the right.
+    """
 
     axes: tuple[Tensor, ...]
     values: Tensor

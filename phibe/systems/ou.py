@@ -1,4 +1,15 @@
-"""Ornstein–Uhlenbeck processes: exact sampling, marginals, probability velocity and population PhiBE field."""
+"""Ornstein–Uhlenbeck processes, dX = A(X − μ)dt + S dB: the worlds where every answer of the paper is a closed form.
+
+A Gaussian start stays Gaussian [paper: Gaussian marginals of the OU process], so that all that a fit should find is
+known to rounding: paths without any error of a time step, the law and its score at any t, the probability velocity
+v = b − ½Σ∇log ρ_t [paper: probability velocity], and v̂, what PhiBE tends to at step Δt with infinitely many paths
+[paper: OU population approximation]. Tests, book and experiments measure against them; the velocity and the density
+are differentiable in x and in t, so that ∂ₜρ + ∇·(vρ) = 0 [paper: continuity equation] can be checked as it stands.
+
+From top to bottom: a Gaussian; the process and how to draw paths of it; its laws and its velocity; the law at which it
+rests and how it turns there; what PhiBE sees at step Δt. Read trajectories and calculus before; next comes objectives,
+the equations whose minimisers, on paths simulated here, tend to v as Δt → 0.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +22,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
+from phibe.calculus import differentiable
 from phibe.trajectories import Trajectories
 
 
@@ -137,9 +149,12 @@ class OU:
     # -- exact answers ---------------------------------------------------------------------------------------------
 
     def marginal(self, t: Tensor | float) -> Gaussian:
-        """Law of X_t: mean μ + e^{At}(m₀ − μ), covariance e^{At} C₀ e^{Aᵀt} + Q_t   [paper: Gaussian marginals]."""
+        """Law of X_t: mean μ + e^{At}(m₀ − μ), covariance e^{At} C₀ e^{Aᵀt} + Q_t   [paper: Gaussian marginals].
+
+        For a batch of times, a batch of laws; times that repeat are computed once, unless `t` is differentiated.
+        """
         t = torch.as_tensor(t, dtype=torch.float64)
-        if t.ndim == 0:
+        if t.ndim == 0 or differentiable(t):
             propagator, noise = self.transition(t)
         else:
             values, index = t.unique(return_inverse=True)
@@ -153,9 +168,10 @@ class OU:
         return self._law(t).score(x)
 
     def _law(self, t: Tensor | float) -> Gaussian:
-        """The marginal, as one law for all samples when their times are equal, as they are along a flow."""
+        """The marginal, as one law for all samples when their times are equal, as they are along a flow; but each with
+        its own when `t` is differentiated."""
         t = torch.as_tensor(t, dtype=torch.float64)
-        return self.marginal(t[0] if t.ndim and bool((t == t[0]).all()) else t)
+        return self.marginal(t[0] if t.ndim and not differentiable(t) and bool((t == t[0]).all()) else t)
 
     def velocity(self, x: Tensor, t: Tensor | float) -> Tensor:
         """Probability velocity v = A(x − μ) + ½ Σ C_t⁻¹ (x − m_t)   [paper: probability velocity]."""

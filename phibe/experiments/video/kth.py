@@ -170,7 +170,7 @@ def read_official(path: str | Path) -> np.ndarray:
     if frames.shape[1:] != (HEIGHT, WIDTH):
         raise ValueError(
             f"{path} must be of {WIDTH} × {HEIGHT} pixels, as the official files are; it is of {frames.shape[2]} × "
-            f"{frames.shape[1]}. Preprocessed clips? Keep them in a .npz and use `phibe.experiments.video.clips.read_clips`."
+            f"{frames.shape[1]}. Preprocessed clips? Keep them in a .npz and use `read_clips`."
         )
     return frames
 
