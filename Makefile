@@ -16,7 +16,7 @@ CHAPTER_RULES := --config pyproject.toml --ignore E402,E501,B018
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-serve: $(READY)  ## build the book if stale, then serve book and apps on http://localhost:5006
+serve: $(READY)  ## serve book and apps on http://localhost:5006, and build the book meanwhile if stale
 	@exec $(BIN)/phibe serve --port $(PORT)
 
 test: lint browser  ## run every check: format, lint, types, tests, strict book build, real browser

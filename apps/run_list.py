@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from phibe.training.runs import read_config
-
 APPS = {"vectors": "flow_explorer", "pictures": "rollout_explorer"}
 MOST = 100
 
@@ -47,11 +45,11 @@ def listed(kind: str | None = None) -> dict[str, Run]:
 
 
 def _run(folder: Path, root: Path) -> Run | None:
-    try:
-        shape = read_config(folder)["state_shape"]
-    except ValueError:
+    try:  # read here, as whatever opens a run imports torch, for which the first page would wait
+        shape = json.loads((folder / "config.json").read_text("utf8"))["state_shape"]
+        kind = {1: "vectors", 3: "pictures"}.get(len(shape))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    kind = {1: "vectors", 3: "pictures"}.get(len(shape))
     return Run(folder.relative_to(root).as_posix(), folder, kind) if kind else None
 
 

@@ -24,7 +24,7 @@ from phibe.networks import build
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
-from phibe.training.config import FitConfig
+from phibe.training.config import CLASSES, CLOSED, FitConfig
 from phibe.training.loop import fit, identify
 from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow, save_tensors
 from phibe.training.sampling import split_paths
@@ -270,8 +270,6 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
 # -- choices ---------------------------------------------------------------------------------------------------------
 
 
-CLOSED = ("affine", "basis")
-CLASSES = ("auto", *CLOSED, "mlp", "residual", "unet")
 FEW, PIECES, COORDINATES = 5, 40, 8
 """Paths below which they are cut into pieces, into about how many, and coordinates up to which a basis is tried."""
 

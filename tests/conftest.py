@@ -1,6 +1,5 @@
 """Fixtures that several test files share."""
 
-import fcntl
 import importlib
 import subprocess
 import sys
@@ -18,10 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def book() -> Path:
     """The folder of the built book; if it is stale, the strict build runs first, and its failure fails the test."""
-    (ROOT / "_build").mkdir(exist_ok=True)
-    with (ROOT / "_build" / ".lock").open("w") as lock:  # processes that run tests side by side build it once
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         pytest.fail(
             f"the strict build of the book failed:\n{done.stdout[-6000:]}\n{done.stderr[-12000:]}", pytrace=False

@@ -4,26 +4,28 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from problems import PAPER
 
 from phibe import Trajectories
-from phibe.cli import experiments, main
-from phibe.cli.generation import parse_times
+from phibe.cli import Options, convert, experiments, main
 from phibe.experiments.report import MissingData
 from phibe.io import open_data, save_data
 from phibe.objectives import OBJECTIVES
+from phibe.summaries import parse_times
 from phibe.training.config import FitConfig
 from phibe.training.runs import open_flow
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = ["--network", "mlp", "--steps=12", "--batch=16", "--evaluate-every", "6", "--network_arguments.width", "8"]
+MIXED = {"width": 64, "time": False, "blocks": [1, 2], "activation": "silu"}
+QUICK = ["--network", "mlp", "--steps=12", "--batch=16", "--evaluate-every", "6", "--network_arguments", "width=8"]
 
 
 @pytest.fixture
@@ -89,21 +91,20 @@ def test_the_same_call_again_returns_the_finished_run_and_another_is_refused(her
 
 
 def test_the_options_are_printed_saved_and_read_again(here, say):
-    code, out, _ = say("fit", "data.npz", "--learning-rate", "0.02", "--ema=0.5", "--print_config")
+    code, out, _ = say("fit", "data.npz", "--learning-rate", "0.02", "--ema=0.5", "--print-config")
     assert code == 0
-    printed = yaml.safe_load(out)
+    printed = json.loads(out)
     assert printed["learning_rate"] == 0.02
     automatic = dict.fromkeys(("steps", "batch", "held_out", "patience"))  # by the data, unless given
     expected = vars(FitConfig(learning_rate=0.02, ema=0.5)) | automatic
     assert {name: printed[name] for name in vars(FitConfig())} == expected
-    (here / "fit.yaml").write_text(out)
-    assert say("fit", "--config", "fit.yaml", "--objective", "regression", "--out", "run", *QUICK)[0] == 0
+    (here / "fit.json").write_text(out)
+    assert say("fit", "--config", "fit.json", "--objective", "regression", "--out", "run", *QUICK)[0] == 0
     config = json.loads((here / "run" / "config.json").read_text())["config"]
     assert (config["learning_rate"], config["ema"], config["steps"]) == (0.02, 0.5, 12)
-    saved = yaml.safe_load((here / "run" / "options.yaml").read_text())
+    saved = json.loads((here / "run" / "options.json").read_text())
     given = {"objective": "regression", "out": "run", "steps": 12, "batch": 16, "evaluate_every": 6, "network": "mlp"}
-    expected = printed | given | {"network_arguments": {"width": 8}}
-    assert saved == {name: value for name, value in expected.items() if value is not None}
+    assert saved == printed | given | {"network_arguments": {"width": 8}}
 
 
 def test_data_of_other_kinds_is_described(here, say):
@@ -170,10 +171,11 @@ def test_every_experiment_is_listed_and_explains_its_fields(say):
     code, out, _ = say("list")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(experiments.EXPERIMENTS)
-    for name, module in experiments.EXPERIMENTS.items():
+    for name in experiments.EXPERIMENTS:
         code, out, _ = say("run", name, "--help")
         assert code == 0
-        assert all(f"--{field}" in out for field in vars(module.CONFIGS["smoke"]))
+        fields = vars(experiments.experiment(name).CONFIGS["smoke"])
+        assert all(f"--{field.replace('_', '-')}" in out for field in fields)
     assert say("run", "--help")[0] == 0
 
 
@@ -189,13 +191,13 @@ def recorded(monkeypatch):
         monkeypatch.setattr(module, "run", run)
 
     calls = []
-    for name, module in experiments.EXPERIMENTS.items():
-        pretend(name, module)
+    for name in experiments.EXPERIMENTS:
+        pretend(name, experiments.experiment(name))
     return calls
 
 
 def test_presets_and_fields_reach_the_experiment(here, say, recorded, monkeypatch):
-    module = experiments.EXPERIMENTS["ou"]
+    module = experiments.experiment("ou")
     assert say("run", "ou")[0] == 0
     assert say("run", "ou", "--preset=smoke", "--training.steps", "5", "--seeds", "[4,5]", "--out", "x")[0] == 0
     assert say("run", "ou", "--preset", "paper")[0] == 0
@@ -210,9 +212,23 @@ def test_presets_and_fields_reach_the_experiment(here, say, recorded, monkeypatc
     assert from_environment[1] == "smoke"
 
 
+def test_a_run_is_repeated_from_the_options_that_it_prints(here, say, recorded):
+    fields = ("--seeds=4,5", "--training.learning_rate", "0.5", "--training.noise=none")
+    code, out, _ = say("run", "ou", "--preset", "smoke", *fields, "--print-config")
+    assert (code, recorded) == (0, [])
+    (here / "run.json").write_text(out)
+    assert say("run", "ou", "--config", "run.json")[0] == 0
+    smoke = experiments.experiment("ou").CONFIGS["smoke"]
+    expected = replace(smoke, seeds=(4, 5), training=replace(smoke.training, learning_rate=0.5))
+    assert recorded == [("ou", "smoke", Path("runs/ou/smoke"), expected)]
+    (here / "preset.json").write_text('{"preset": "smoke", "training": {"steps": 3}}')  # the rest is that of the preset
+    assert say("run", "ou", "--config", "preset.json", "--out", "x")[0] == 0
+    assert recorded[1][3] == replace(smoke, training=replace(smoke.training, steps=3))
+
+
 def test_artifacts_are_run_at_laptop_scale(here, say, recorded, monkeypatch):
     kept = []
-    monkeypatch.setattr(experiments, "keep", lambda out, name: kept.append((str(out), name)))
+    monkeypatch.setattr("phibe.experiments.report.keep", lambda out, name: kept.append((str(out), name)))
     monkeypatch.setenv("PHIBE_PRESET", "paper")  # which must not matter here
     assert say("artifacts")[0] == 0
     assert [call[1] for call in recorded] == ["laptop"] * len(experiments.EXPERIMENTS)
@@ -224,27 +240,70 @@ def test_an_experiment_without_its_data_keeps_its_report(here, say, recorded, mo
         raise MissingData("Fetch the runs first.")
 
     kept = []
-    monkeypatch.setattr(experiments.EXPERIMENTS["pendulum_real"], "run", missing)
-    monkeypatch.setattr(experiments, "keep", lambda out, name: kept.append(name))
+    monkeypatch.setattr(experiments.experiment("pendulum_real"), "run", missing)
+    monkeypatch.setattr("phibe.experiments.report.keep", lambda out, name: kept.append(name))
     code, out, _ = say("artifacts")
     assert code == 0
     assert "pendulum_real stays as it is. Fetch the runs first." in out
     assert set(kept) == set(experiments.EXPERIMENTS) - {"pendulum_real"}
 
 
-def test_the_server_is_for_this_machine_alone(monkeypatch, say):
-    started = []
-    monkeypatch.setattr(os, "execv", lambda program, command: started.extend(command))
-    monkeypatch.setattr(os, "chdir", lambda folder: started.append(folder))
-    monkeypatch.setattr(subprocess, "run", lambda command: SimpleNamespace(returncode=0))
-    code, out, _ = say("serve", "--port", "5123")
-    assert code == 0
-    assert "http://localhost:5123" in out
-    assert started[0] == ROOT
-    assert started[started.index("--address") + 1] == "localhost"
-    assert {part for part in started if str(part).endswith(":5123")} == {"localhost:5123", "127.0.0.1:5123"}
-    monkeypatch.setattr(subprocess, "run", lambda command: SimpleNamespace(returncode=1))
-    assert say("serve")[0] == 2
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("1e-3", float, 1e-3),
+        ("none", float | None, None),
+        ("2", int | None, 2),
+        ("False", bool, False),
+        ("x, y", tuple[str, ...], ("x", "y")),
+        ('["a,b","c"]', tuple[str, ...], ("a,b", "c")),
+        ("(4,5)", tuple[int, ...], (4, 5)),
+        ("[]", tuple[int, ...], ()),
+        ('[["euler",1],["rk4",2]]', tuple[tuple[str, int], ...], (("euler", 1), ("rk4", 2))),
+        (["width=64", "time=false", "blocks=[1,2]", "activation=silu"], dict[str, Any], MIXED),
+        (['{"width": 64, "time": false, "blocks": [1, 2], "activation": "silu"}'], dict[str, Any], MIXED),
+        (["rk4=2"], dict[str, int], {"rk4": 2}),
+    ],
+)
+def test_values_of_every_kind_are_read(text, kind, value):
+    assert convert(text, kind) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("1.5", int),
+        (True, int),
+        ("", float),
+        ("1", bool),
+        ("1", tuple[int, int]),
+        ("a,1", tuple[int, ...]),
+        (["=1"], dict[str, Any]),
+        (None, dict[str, Any]),
+        ("a=1", dict[str, Any]),
+        (3, str),
+    ],
+)
+def test_values_of_another_kind_are_refused(text, kind):
+    with pytest.raises(ValueError):
+        convert(text, kind)
+
+
+def test_an_argument_may_stand_anywhere():
+    options = Options("any", "", "")
+    options.add("data", str)
+    options.add("--steps", int, 1)
+    options.add("--extrapolate", bool, False)
+    expected = {"data": "a.csv", "steps": 2, "extrapolate": True}
+    for line in ("a.csv --steps 2 --extrapolate", "--steps 2 a.csv --extrapolate", "--extrapolate --steps=2 a.csv"):
+        assert options.parse(line.split()) == expected
+
+
+def test_a_value_may_begin_with_a_minus():
+    options = Options("any", "", "")
+    options.add("--times", str)
+    options.add("--shift", float)
+    assert options.parse(["--times", "-1:0:0.5", "--shift", "-1e-3"]) == {"times": "-1:0:0.5", "shift": -1e-3}
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -263,8 +322,16 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
         ("fit data.npz --steps 0", "`steps` must be a whole number from 1; got 0."),
         ("fit data.npz --objective fibe", "--objective needs one of auto, phibe, "),
         ("fit data.npz --network cnn", "--network needs one of auto, affine, basis, mlp, residual, unet; got 'cnn'."),
-        ("fit data.npz --network mlp --network_arguments.widht 3", "The network 'mlp' has no argument widht"),
-        ("fit data.npz --network_arguments.width 3", "`basis` finds its size itself and takes no arguments"),
+        ("fit data.npz --network mlp --network_arguments widht=3", "The network 'mlp' has no argument widht"),
+        ("fit data.npz --network_arguments width=3", "`basis` finds its size itself and takes no arguments"),
+        ("fit data.npz --network_arguments width", "--network-arguments needs pairs as name=value; got 'width'."),
+        ("fit data.npz --noise much", "--noise needs float; got 'much'."),
+        ("fit data.npz --balance maybe", "--balance needs true or false; got 'maybe'."),
+        ("fit data.npz --steps", "--steps needs a value."),
+        ("fit data.npz --config none.json", "there is no file none.json."),
+        ("fit data.npz --config text.npz", "text.npz is not JSON"),
+        ("fit data.npz --config wrong.json", "wrong.json: there is no option stepz (did you mean steps?)."),
+        ("fit data.npz --config kind.json", "--steps needs int; got 1.5."),
         ("fit data.npz --network unet", "This U-Net takes states (channels, height, width)"),
         (
             "fit data.npz --network mlp --batch 3 --micro_batches 2",
@@ -282,8 +349,13 @@ def test_the_server_is_for_this_machine_alone(monkeypatch, say):
         ("run", "needs one of ou_theory, affine_ou"),
         ("run ou_theroy", "(did you mean ou_theory?)"),
         ("run ou --preset huge", "the preset must be one of smoke, laptop, paper; got 'huge'."),
-        ("run ou --preset smoke --training.stepz 3", "there is no option --training.stepz"),
+        (
+            "run ou --preset smoke --training.stepz 3",
+            "there is no option --training.stepz (did you mean --training.steps?).",
+        ),
+        ("run ou --preset smoke --stepz 3", "there is no option --stepz (did you mean --training.steps?)."),
         ("run ou --preset smoke --paths few", "--paths needs int; got 'few'."),
+        ("run ou --preset smoke --seeds 4,few", "--seeds needs values between commas, each int; got '4,few'."),
         ("list everything", "there is no option everything"),
     ],
 )
@@ -292,6 +364,8 @@ def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
     states[3, 2, 0] = np.nan
     np.savez("nan.npz", states=states, times=np.linspace(0, 1, 6))
     (here / "text.npz").write_text("hello")
+    (here / "wrong.json").write_text('{"stepz": 3}')
+    (here / "kind.json").write_text('{"steps": 1.5}')
     code, out, err = say(*arguments.split())
     assert code == 2
     assert out == "" or out.startswith("chosen")
@@ -317,12 +391,6 @@ def test_errors_of_generation_are_one_line_too(here, say):
         assert code == 2
         assert message in err
     assert not (here / "made.npz").exists()
-
-
-def test_a_missing_parser_is_named(monkeypatch, say):
-    monkeypatch.setitem(sys.modules, "jsonargparse", None)
-    assert say("list") == (2, "", "phibe: the command line needs jsonargparse: `pip install jsonargparse`.")
-    assert say("--help")[0] == 0
 
 
 def test_the_module_is_the_command():

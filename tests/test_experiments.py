@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from phibe import OU, Flow
-from phibe.experiments import EXPERIMENTS, affine_ou, ou
+from phibe.experiments import EXPERIMENTS, affine_ou, experiment, ou
 from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
 from phibe.experiments.video.features_run import embedded
 from phibe.linear.affine import AffineField
@@ -19,7 +19,7 @@ from phibe.theory import flow_map, pushforward
 @pytest.fixture(scope="module", params=EXPERIMENTS)
 def smoke(request, tmp_path_factory):
     out = tmp_path_factory.mktemp(request.param)
-    return out, EXPERIMENTS[request.param].run("smoke", out=out)
+    return out, experiment(request.param).run("smoke", out=out)
 
 
 def test_a_report_is_what_was_written(smoke):
@@ -30,7 +30,7 @@ def test_a_report_is_what_was_written(smoke):
 
 def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     _, report = smoke
-    again = EXPERIMENTS[report.experiment].run("smoke", out=tmp_path)
+    again = experiment(report.experiment).run("smoke", out=tmp_path)
     assert untimed(again.results) == untimed(report.results)
 
 
@@ -72,7 +72,7 @@ def test_the_committed_report_is_of_the_current_laptop_preset(name):
 
     report = committed(name)
     assert report.preset == "laptop"
-    assert report.config == json.loads(json.dumps(asdict(EXPERIMENTS[name].CONFIGS["laptop"])))
+    assert report.config == json.loads(json.dumps(asdict(experiment(name).CONFIGS["laptop"])))
 
 
 def test_the_published_circulation_is_reproduced_from_ten_thousand_paths():

@@ -274,7 +274,7 @@ def test_what_is_fetched_can_be_read_and_a_changed_archive_is_refused(
     address, public = served
     out = tmp_path_factory.mktemp("fetched")
     monkeypatch.setattr(kth, "fetch_kth", functools.partial(kth.fetch_kth, address=address))
-    monkeypatch.setattr("phibe.cli.published.fetch_kth", kth.fetch_kth)
+    monkeypatch.setattr("phibe.experiments.video.kth.fetch_kth", kth.fetch_kth)
     assert main(["fetch", "kth", "--out", str(out), "--actions", "[walking,boxing]"]) == 0
     assert "436 MB" in (said := capsys.readouterr().out) and "non-commercial" in said
     with warnings.catch_warnings():

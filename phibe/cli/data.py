@@ -1,50 +1,55 @@
-"""Commands for trajectories of one's own: check and fit."""
+"""Commands on trajectories and runs: check, fit, report, generate, and fetch and convert for published data."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phibe.cli.options import Options
-from phibe.cli.summaries import describe_data, describe_run
-from phibe.diagnostics import diagnose
-from phibe.files import replacing, write_json
-from phibe.fitting import CLASSES, carry_out, make_plan, window_length
-from phibe.io import CHOICES, Layout, open_data, read_data, windowed
-from phibe.objectives import OBJECTIVES
-from phibe.report.write import write_report
-from phibe.training.config import FitConfig
-from phibe.trajectories import Trajectories
+from phibe.cli import Options
+from phibe.training.config import CLASSES, METHOD_NAMES, MISSING, OBJECTIVE_NAMES, FitConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from phibe.flow import Flow
+    from phibe.trajectories import Trajectories
 
 AUTOMATIC = ("steps", "batch", "ema", "held_out", "patience")
 KINDS = "a .csv, .npz, .npy, .nc or .zarr of trajectories"
+WRITTEN = (".csv", ".npz", ".npy", ".nc", ".zarr")
+LAYOUT = ("path_column", "time_column", "columns", "time_step", "windows")
 
 
 def add_reading(options: Options) -> None:
     """The options of `open_data`: how to read a file."""
-    options.add("--missing", str, "error", choices=CHOICES, help="what to do with missing values: drop the transitions")
+    options.add("--missing", str, "error", choices=MISSING, help="what to do with missing values: drop the transitions")
     options.add("--path_column", str | None, None, help="column of a table that numbers or names the paths")
     options.add("--time_column", str | None, None, help="column of times")
-    options.add("--columns", str | None, None, help="columns of the state, as x,y (default: all others)")
+    options.add("--columns", tuple[str, ...] | None, None, help="columns of the state, as x,y (default: all others)")
     options.add("--time_step", float | None, None, help="time between observations, for arrays that come without times")
     options.add("--windows", int | None, None, help="cut long paths into pieces of so many observations")
 
 
-def layout(given: Any) -> dict[str, Any]:
+def layout(given: dict[str, Any]) -> dict[str, Any]:
     """What of these options was given, for `open_data`; plain JSON."""
-    found = {name: given[name] for name in ("missing", *Layout._fields)}
-    found["columns"] = [name.strip() for name in given.columns.split(",")] if given.columns else None
+    found = {name: given[name] for name in ("missing", *LAYOUT)}
+    found["columns"] = list(given["columns"]) if given["columns"] else None
     return {name: value for name, value in found.items() if value not in (None, "error")}
 
 
 def opened(path: str, how: dict[str, Any]) -> tuple[Trajectories, str]:
     """The data, and a sentence on its missing values."""
+    from phibe.io import Layout, open_data, read_data
+
     if "missing" not in how:
         return open_data(path, **how), ""
     rest = {name: value for name, value in how.items() if name != "missing"}
     return read_data(path, Layout(**rest), missing=how["missing"])
+
+
+# -- check, fit, report ------------------------------------------------------------------------------------------------
 
 
 def check(arguments: list[str]) -> None:
@@ -52,10 +57,14 @@ def check(arguments: list[str]) -> None:
     options.add("path", str, help=f"{KINDS}, or a folder that `phibe fit` wrote")
     add_reading(options)
     given = options.parse(arguments)
-    path = Path(given.path)
+    path = Path(given["path"])
+
+    from phibe.diagnostics import diagnose
+    from phibe.summaries import describe_data, describe_run
+
     if path.is_dir() and (path / "config.json").exists():
         return print(describe_run(path))
-    data, note = opened(given.path, layout(given))
+    data, note = opened(given["path"], layout(given))
     print(describe_data(data, path) + (f"\n  missing    {note}" if note else ""))
     try:
         print(diagnose(data))
@@ -63,41 +72,218 @@ def check(arguments: list[str]) -> None:
         print(f"no diagnosis: {reason}")
 
 
-def train(arguments: list[str]) -> None:
+def fit(arguments: list[str]) -> None:
     options = Options("fit", "Fit a velocity to trajectories, and keep the run in a folder.", "DATA [--option value …]")
     options.add("data", str, help=f"{KINDS}; one larger than memory is a .zarr")
     add_reading(options)
-    options.add("--objective", str, "auto", choices=("auto", *OBJECTIVES), help="what is minimised; auto asks the data")
-    options.add(
-        "--network", str, "auto", choices=CLASSES, help="what is fitted; affine and basis are solved in closed form"
-    )
-    options.add(
-        "--network_arguments",
-        dict[str, int | float | bool | list[int] | str],
-        {},
-        help="as in --network_arguments.width 64",
-    )
+    names = ("auto", *OBJECTIVE_NAMES)
+    options.add("--objective", str, "auto", choices=names, help="what is minimised; auto asks the data")
+    what = "what is fitted; affine and basis are solved in closed form"
+    options.add("--network", str, "auto", choices=CLASSES, help=what)
+    options.add("--network_arguments", dict[str, Any], {}, help="of the network, as width=64 depth=3")
     options.add("--held_out_data", str | None, None, help="trajectories to evaluate on, instead of a share of DATA")
     options.add("--out", str | None, None, help="folder of the run (default: runs/fit/ and the name of DATA)")
     options.add_fields(FitConfig(), automatic=AUTOMATIC)
-    given = options.parse(arguments)
+    _fit(options, options.parse(arguments))
+
+
+def _fit(options: Options, given: dict[str, Any]) -> None:
+    from phibe.files import replacing, write_json
+    from phibe.fitting import carry_out, make_plan, window_length
+    from phibe.io import open_data, windowed
+    from phibe.report.write import write_report
+    from phibe.summaries import describe_run
+
     settings = {field.name: given[field.name] for field in fields(FitConfig) if given[field.name] is not None}
     how = layout(given)
-    data, note = opened(given.data, how)
-    held_out = open_data(given.held_out_data, **how) if given.held_out_data else None
+    data, note = opened(given["data"], how)
+    held_out = open_data(given["held_out_data"], **how) if given["held_out_data"] else None
     cut = None if "windows" in how else window_length(data)
     if cut:
         how["windows"], data = cut.observations, windowed(data, cut.observations)
-    plan = make_plan(data, given.network, given.objective, settings=settings, time=False if "windows" in how else None)
+    time = False if "windows" in how else None
+    plan = make_plan(data, given["network"], given["objective"], settings=settings, time=time)
     plan = replace(plan, choices=(*((cut.choice,) if cut else ()), *plan.choices))
     main = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
     if main:
         print("\n".join([note, *plan.lines()] if note else plan.lines()), flush=True)
-    out = Path(given.out or Path("runs") / "fit" / Path(given.data).stem)
-    carry_out(plan, data, out=out, arguments=dict(given.network_arguments), held_out=held_out)
+    out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
+    carry_out(plan, data, out=out, arguments=given["network_arguments"], held_out=held_out)
     if main:
         write_json(out / "choices.json", [choice._asdict() for choice in plan.choices])
-        with replacing(out / "options.yaml") as partial:
-            partial.write_text(options.text(given))
+        with replacing(out / "options.json") as partial:
+            partial.write_text(options.text(given), "utf8")
         print(describe_run(out))
-        print(f"{out / 'report.html'}: {write_report(out, data, source=given.data, **how).summary()}")
+        print(f"{out / 'report.html'}: {write_report(out, data, source=given['data'], **how).summary()}")
+
+
+def report(arguments: list[str]) -> None:
+    options = Options("report", "Write a run's quality.json and report.html.", "RUN [--data FILE] [--calibrate BOOL]")
+    options.add("run", str, help="the folder of a run")
+    moved = "what it was fitted to, if the run does not know or the file has moved"
+    options.add("--data", str | None, None, help=moved)
+    options.add("--calibrate", bool | None, None, help="fit every other observation to check the times in between")
+    given = options.parse(arguments)
+
+    from phibe.io import open_data
+    from phibe.report.write import write_report
+
+    data = open_data(given["data"]) if given["data"] else None
+    quality = write_report(given["run"], data, source=given["data"], calibrate=given["calibrate"])
+    print(f"{Path(given['run']) / 'report.html'}: {quality.summary()}")
+
+
+# -- generate ----------------------------------------------------------------------------------------------------------
+
+
+def generate(arguments: list[str]) -> None:
+    options = Options(
+        "generate", "Trajectories of a fitted flow.", "RUN (--from START | --paths-of DATA | --ensemble N) --out FILE"
+    )
+    options.add("run", str, help="the folder of a run")
+    options.add("--from", str | None, None, help="states to start from: a .csv of coordinates, or an array (n, *state)")
+    options.add("--paths_of", str | None, None, help=f"{KINDS}: start where they are at the first of the times")
+    options.add("--ensemble", int | None, None, help="so many starts, drawn from the data at the first of the times")
+    times = "0:1:0.1 (first:last:step) or 0,0.5,2; the first is that of the start"
+    options.add("--times", str | None, None, help=times)
+    methods = ("auto", *METHOD_NAMES)
+    options.add("--method", str, "auto", choices=methods, help="how to integrate; auto suits the objective")
+    options.add("--substeps", int | None, None, help="steps between two times (default: none longer than the data's)")
+    options.add("--extrapolate", bool, False, help="go on beyond the times that the flow was fitted on")
+    options.add("--log_density", bool, False, help="write log ρ along each path too")
+    options.add("--seed", int, 0, help="of the draw of an ensemble")
+    options.add("--out", str | None, None, help="the .csv, .npz, .npy, .nc or .zarr to write")
+    add_reading(options)
+    given = options.parse(arguments)
+    from_where = sum(map(bool, (given["from"], given["paths_of"], given["ensemble"])))
+    if from_where != 1 + bool(given["paths_of"] and given["ensemble"]):
+        raise ValueError("`phibe generate` needs one of --from START, --paths-of DATA and --ensemble N.")
+    if not given["out"] or Path(given["out"]).suffix not in WRITTEN:
+        raise ValueError(
+            f"`phibe generate` needs --out, a file that ends in {', '.join(WRITTEN)}; got {given['out']!r}."
+        )
+
+    from phibe.io import save_data
+    from phibe.training.runs import open_flow
+
+    flow, data = open_flow(given["run"]), _data(given)
+    made, more = _generated(given, flow, *_starts(given, data), data)
+    print(f"{save_data(made, given['out'], **more)}: {made}")
+
+
+def _data(given: dict[str, Any]) -> Trajectories | None:
+    """The trajectories to start from, or to know the density of: those named, or those of the run."""
+    from phibe.evaluation import open_source
+    from phibe.io import open_data
+
+    if given["paths_of"]:
+        return open_data(given["paths_of"], **layout(given))
+    return open_source(given["run"]) if given["ensemble"] or given["log_density"] else None
+
+
+def _starts(given: dict[str, Any], data: Trajectories | None) -> tuple[Tensor, Tensor]:
+    """States to start from, and the times to go through."""
+    import torch
+
+    from phibe.ensembles import draw_states, states_at
+    from phibe.summaries import parse_times, read_starts
+
+    times = parse_times(given["times"]) if given["times"] else None
+    if given["from"]:
+        starts = read_starts(Path(given["from"]))
+        if times is None:
+            raise ValueError("`phibe generate` needs --times, e.g. --times 0:1:0.1: the first is that of the start.")
+        return starts, times
+    assert data is not None
+    if times is None:
+        times = data.times if data.shared_times else torch.linspace(*data.interval, data.states.shape[1]).double()
+    starts = states_at(data, float(times[0]))
+    if not len(starts):
+        raise ValueError(
+            f"No path was observed near t = {float(times[0]):g}; the data covers {data.interval[0]:g} to "
+            f"{data.interval[1]:g}. Begin --times there."
+        )
+    return (draw_states(starts, given["ensemble"], seed=given["seed"]) if given["ensemble"] else starts), times
+
+
+def _generated(
+    given: dict[str, Any], flow: Flow, starts: Tensor, times: Tensor, data: Trajectories | None
+) -> tuple[Trajectories, dict[str, Tensor]]:
+    """The trajectories, and their log-density if it was asked for."""
+    from phibe.ensembles import fit_density, generate_with_density, states_at
+    from phibe.evaluation import method_for
+    from phibe.training.runs import read_config
+
+    objective = read_config(given["run"]).get("objective", {}).get("name", "")
+    method = method_for(objective) if given["method"] == "auto" else given["method"]
+    how = {"method": method, "substeps": given["substeps"], "extrapolate": given["extrapolate"]}
+    if not given["log_density"]:
+        return flow.generate(starts, times, progress=True, **how), {}
+    if Path(given["out"]).suffix == ".npy":
+        raise ValueError("A .npy holds the states alone; with --log-density write a .csv, .npz, .nc or .zarr.")
+    assert data is not None
+    law = fit_density(states_at(data, float(times[0])))
+    print(f"log-density at t = {float(times[0]):g}: {law.words}")
+    made, log_density = generate_with_density(flow, starts, times, start=law.log_density, **how)
+    return made, {"log_density": log_density}
+
+
+# -- published data ----------------------------------------------------------------------------------------------------
+
+
+def fetch(arguments: list[str]) -> None:
+    options = Options("fetch", "Download a file, or go on with it, and check its hash.", "URL|kth --out FOLDER")
+    options.add("url", str, help="the address of the file, http or https; or kth: the archives of KTH human actions")
+    options.add("--out", str, "data", help="the folder to put it in, beside hashes.json")
+    trusted = "the hash that it must have; without, the first download is trusted and its hash remembered and checked"
+    options.add("--sha256", str | None, None, help=trusted)
+    options.add(
+        "--actions", tuple[str, ...], (), help="of kth: some of its archives, as walking,running (default: all)"
+    )
+    given = options.parse(arguments)
+    if given["url"] == "kth":
+        return _fetch_kth(Path(given["out"]), list(given["actions"]))
+
+    from phibe.files import fetch, sha256_of
+
+    file = fetch(given["url"], given["out"], sha256=given["sha256"])
+    print(f"{file}: {file.stat().st_size / 2**20:.1f} MB, SHA-256 {sha256_of(file)}")
+
+
+def _fetch_kth(folder: Path, actions: list[str]) -> None:
+    """Say what is coming and under which terms, then bring it."""
+    from phibe.experiments.video.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
+    from phibe.files import HASHES
+
+    if unknown := [name for name in actions if name not in MEGABYTES]:
+        raise ValueError(f"--actions must be some of {', '.join(MEGABYTES)}; got {', '.join(unknown)}.")
+    actions = actions or list(MEGABYTES)
+    size = sum(MEGABYTES[name] for name in actions)
+    print(f"{TERMS}\n{size} MB from {ADDRESS}, and as much again unpacked.", flush=True)
+    unpacked = fetch_kth(folder, actions=actions)
+    print(f"{unpacked}: unpacked; hashes in {HASHES}. Next: phibe.kth.read_kth({str(folder)!r})")
+
+
+def convert(arguments: list[str]) -> None:
+    options = Options(
+        "convert", "Published Navier–Stokes files of PFI as trajectories to train on.", "FOLDER --out FOLDER"
+    )
+    options.add("folder", str, help="the folder with the files, each a tuple of data and time by torch.save")
+    options.add("--out", str | None, None, help="the folder to write: train.zarr, held_out.zarr and record.json")
+    options.add("--held_out", float, 0.2, help="share of the paths to hold out")
+    options.add("--seed", int, 0, help="of the split")
+    given = options.parse(arguments)
+    folder = Path(given["folder"])
+    if not given["out"] or not folder.is_dir():
+        raise ValueError(f"`phibe convert` needs --out and a folder of files; got {folder}.")
+
+    from phibe.experiments.turbulence.data import convert_pfi
+    from phibe.files import HASHES
+
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != HASHES and path.name[0] != ".")
+    record = convert_pfi(files, given["out"], held_out=given["held_out"], seed=given["seed"])
+    repeated = sum(file["repeated"] for file in record["files"])
+    print(
+        f"{given['out']}: {record['train']} paths to train on, {record['held_out']} held out, {repeated} repeated ones "
+        f"left out; root mean square {record['scale']:.4f}"
+    )

@@ -1,27 +1,27 @@
-"""Commands for what the project itself shows: list, run, artifacts, serve."""
+"""Commands for what the project itself shows: list, objectives, run, artifacts, serve."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
-from phibe.cli.options import Options, closest
-from phibe.cli.summaries import describe_objectives
-from phibe.experiments import EXPERIMENTS
-from phibe.experiments.report import PRESETS, MissingData, keep
+from phibe.cli import Options, closest
+from phibe.cli.serving import serve
+from phibe.experiments import EXPERIMENTS, PRESETS, description, experiment
 
 
 def list_all(arguments: list[str]) -> None:
     Options("list", "The experiments of the paper, and what each measures.", "").parse(arguments)
-    for name, module in EXPERIMENTS.items():
-        print(f"{name:16} {(module.__doc__ or '').splitlines()[0]}")
+    for name in EXPERIMENTS:
+        print(f"{name:16} {description(name)}")
 
 
 def list_objectives(arguments: list[str]) -> None:
     Options("objectives", "What a velocity can be fitted with, and when to use which.", "").parse(arguments)
+
+    from phibe.summaries import describe_objectives
+
     print(describe_objectives())
 
 
@@ -32,22 +32,27 @@ def run(arguments: list[str]) -> None:
     if not arguments or arguments[0] not in EXPERIMENTS:
         name = arguments[0] if arguments else ""
         raise ValueError(f"run: needs one of {', '.join(EXPERIMENTS)}; got {name!r}{closest(name, EXPERIMENTS)}.")
-    name, module = arguments[0], EXPERIMENTS[arguments[0]]
-    preset = _preset(arguments)
-    options = Options(f"run {name}", (module.__doc__ or "").splitlines()[0], "[--preset P] [--field value …]")
-    options.add(
-        "--preset",
-        str,
-        preset,
-        choices=PRESETS,
-        help="smoke (seconds), laptop (minutes) or paper (the published sizes, for a GPU)",
-    )
-    options.add("--out", str | None, None, help="folder of the results (default: runs/, the name and the preset)")
-    options.add_fields(module.CONFIGS[preset])
+    name, preset = arguments[0], _preset(arguments)
+    options = _options(name, preset)
     given = options.parse(arguments[1:])
-    out = Path(given.out or Path("runs") / name / given.preset)
-    report = module.run(given.preset, out=out, config=options.built(module.Config, given))
-    print(f"{name} ({given.preset}) took {report.seconds:g} s: {out / 'report.json'}")
+    if given["preset"] != preset:  # it came from the file of --config
+        options = _options(name, given["preset"])
+        given = options.parse(arguments[1:])
+    module = experiment(name)
+    config = options.built(module.CONFIGS[given["preset"]], given)
+    out = Path(given["out"] or Path("runs") / name / given["preset"])
+    report = module.run(given["preset"], out=out, config=config)
+    print(f"{name} ({given['preset']}) took {report.seconds:g} s: {out / 'report.json'}")
+
+
+def _options(name: str, preset: str) -> Options:
+    """Preset, folder, and the fields of the experiment's configuration with the values of the preset."""
+    options = Options(f"run {name}", description(name), "[--preset P] [--field value …]")
+    sizes = "smoke (seconds), laptop (minutes) or paper (the published sizes, for a GPU)"
+    options.add("--preset", str, preset, choices=PRESETS, help=sizes)
+    options.add("--out", str | None, None, help="folder of the results (default: runs/, the name and the preset)")
+    options.add_fields(experiment(name).CONFIGS[preset])
+    return options
 
 
 def _preset(arguments: list[str]) -> str:
@@ -61,38 +66,22 @@ def _preset(arguments: list[str]) -> str:
 
 
 def artifacts(arguments: list[str]) -> None:
-    Options(
-        "artifacts", "Run every experiment at laptop scale, which takes some hours, and renew artifacts/.", ""
-    ).parse(arguments)
-    for name, module in EXPERIMENTS.items():
+    about = "Run every experiment at laptop scale, which takes some hours, and renew artifacts/."
+    Options("artifacts", about, "").parse(arguments)
+
+    from phibe.experiments.report import MissingData, keep
+
+    for name in EXPERIMENTS:
         out = Path("runs") / name / "laptop"
         try:
-            module.run("laptop", out=out)
+            experiment(name).run("laptop", out=out)
         except MissingData as missing:
             print(f"{name} stays as it is. {missing}")
         else:
             keep(out, name)
 
 
-def serve(arguments: list[str]) -> None:
-    options = Options("serve", "Build the book if it is stale, then serve book and apps on this machine.", "[--port N]")
+def serve_all(arguments: list[str]) -> None:
+    options = Options("serve", "Serve the book and the apps on this machine; a stale book is built.", "[--port N]")
     options.add("--port", int, 5006, help="of http://localhost")
-    port, root = options.parse(arguments).port, Path(__file__).resolve().parents[2]
-    if not (root / "apps").is_dir():
-        raise ValueError(
-            "book and apps are in the repository, not in the installed package: run `make serve` in a clone."
-        )
-    os.environ["PHIBE_RUNS"] = str(Path("runs").resolve())  # of the folder that it was started in
-    os.chdir(root)
-    if subprocess.run([sys.executable, "book/build.py"]).returncode:
-        raise ValueError("the book could not be built; its messages are above.")
-    print(f"PhiBE-Flow is on http://localhost:{port} (Ctrl-C stops it)", flush=True)
-    os.execv(sys.executable, serve_command(port, sorted(map(str, Path("apps").glob("*_explorer.py")))))
-
-
-def serve_command(port: int, apps: list[str]) -> list[str]:
-    """Panel's server for book and apps, for this machine alone."""
-    origins = [part for host in ("localhost", "127.0.0.1") for part in ("--allow-websocket-origin", f"{host}:{port}")]
-    pages = ["--index", "apps/index.html", "--disable-index-redirect", "--plugins", "apps.routes"]
-    address = ["--address", "localhost", "--port", str(port), *origins]
-    return [sys.executable, "-m", "panel", "serve", *apps, *address, *pages, "--static-dirs", "book=_build/html"]
+    serve(options.parse(arguments)["port"])

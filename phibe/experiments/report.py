@@ -20,7 +20,6 @@ from torch import Tensor
 from phibe.files import copy, replacing, write_json
 from phibe.training.devices import pick
 
-PRESETS = ("smoke", "laptop", "paper")
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
 KEPT = ("config.json", "report.json", "weights.safetensors")
 

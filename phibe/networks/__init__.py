@@ -12,25 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from phibe.networks.basis import Basis
-from phibe.networks.checks import check_network
-from phibe.networks.mlp import ACTIVATIONS, MLP, Network, ResidualMLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.mlp import MLP, Network, ResidualMLP
 from phibe.networks.transformer import Transformer
 from phibe.networks.unet import UNet
-
-__all__ = [
-    "ACTIVATIONS",
-    "MLP",
-    "NETWORKS",
-    "Basis",
-    "Network",
-    "Normalised",
-    "ResidualMLP",
-    "Transformer",
-    "UNet",
-    "build",
-    "check_network",
-]
 
 NETWORKS: dict[str, type[Network]] = {
     "mlp": MLP,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -189,7 +188,9 @@ class OU:
                 f"A stationary law needs every eigenvalue of `A` to have a negative real part; they are {values}. "
                 "Did you mean −A?"
             )
-        solution = scipy.linalg.solve_continuous_lyapunov(self.A.numpy(), -(self.S @ self.S.mT).numpy())
+        from scipy.linalg import solve_continuous_lyapunov
+
+        solution = solve_continuous_lyapunov(self.A.numpy(), -(self.S @ self.S.mT).numpy())
         B = torch.from_numpy(np.asarray(solution))
         return Gaussian(self.mu, (B + B.mT) / 2)
 

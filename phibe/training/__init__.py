@@ -1,1 +1,1 @@
-"""Training: the loop, its samples, its devices, and runs that stop and go on."""
+"""Training: `fit` a network to trajectories, on one device or many, and have it back from its folder."""

@@ -1,12 +1,26 @@
-"""Config: how a network is trained, in one frozen record that is saved with every run."""
+"""Config: how a network is trained, in one frozen record that is saved with every run, and the names to choose from.
+
+The command line reads this file on its way to an answer, so it imports neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from phibe.training.devices import ACCELERATORS, PRECISIONS
+OBJECTIVE_NAMES = (
+    *("phibe", "isotropic", "regression", "stratonovich", "symmetric", "symmetric2", "symmetric4", "phibe2", "centred"),
+)
+METHOD_NAMES = ("euler", "heun", "rk4", "leapfrog", "filtered", "adaptive")
+CLOSED = ("affine", "basis")
+CLASSES = ("auto", *CLOSED, "mlp", "residual", "unet")
+MISSING = ("error", "drop", "split")
+"""The names of objectives, integrators, what is solved in closed form, what can be fitted, and the ways with missing
+values: those of the registries, which import torch."""
+
+Accelerator = Literal["auto", "cpu", "cuda", "gpu", "mps"]
+Precision = Literal["32-true", "64-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,8 @@ class FitConfig:
     patience: int = 0
     seed: int = 0
     normalise: bool = True
-    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
-    accelerator: Literal["auto", "cpu", "cuda", "gpu", "mps"] = "auto"
+    precision: Precision = "32-true"
+    accelerator: Accelerator = "auto"
     devices: int = 1
     nodes: int = 1
     strategy: str = "auto"
@@ -82,7 +96,7 @@ class FitConfig:
             "auto or one of Fabric's ddp strategies",
             self.strategy.startswith(("auto", "ddp")),
         )
-        for name, known in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
+        for name, known in (("precision", get_args(Precision)), ("accelerator", get_args(Accelerator))):
             _demand(name, getattr(self, name), f"one of {', '.join(known)}", getattr(self, name) in known)
 
     def rate(self, step: int) -> float:

@@ -1,0 +1,118 @@
+"""What each start of the package imports, and that the names read without torch are those of the registries."""
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import phibe
+from phibe.cli import find_command, main
+from phibe.cli.data import AUTOMATIC
+from phibe.experiments import EXPERIMENTS, description, experiment
+from phibe.integrators import METHODS
+from phibe.io import CHOICES
+from phibe.networks import NETWORKS
+from phibe.objectives import OBJECTIVES
+from phibe.training.config import CLASSES, CLOSED, METHOD_NAMES, MISSING, OBJECTIVE_NAMES, FitConfig
+from phibe.training.devices import PRECISIONS
+
+HEAVY = {"torch", "numpy", "scipy", "pandas", "xarray", "holoviews", "panel", "bokeh", "tqdm", "matplotlib"}
+COMMANDS = ("check", "fit", "report", "generate", "fetch", "convert", "objectives", "list", "run", "artifacts", "serve")
+USAGE_ERRORS = (
+    ["fitt"],
+    ["fit"],
+    ["fit", "a.csv", "--stepz", "3"],
+    ["fit", "a.csv", "--steps", "many"],
+    ["fit", "a.csv", "--objective", "fibe"],
+    ["generate", "run", "--out", "a.npz"],
+    ["convert", "none"],
+    ["run"],
+    ["run", "ou_theroy"],
+    ["run", "ou", "--preset", "huge"],
+)
+FIT = """
+import torch
+from phibe import Trajectories, fit_affine
+x = torch.randn(50, 6, 2, dtype=torch.float64).cumsum(1)
+fit_affine(Trajectories(x, torch.linspace(0, 1, 6, dtype=torch.float64)))
+"""
+
+
+def imported(code: str) -> set[str]:
+    """The heavy packages in memory after a fresh process has run that code."""
+    shown = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])} & HEAVY
+
+
+def after(*calls: list[str]) -> set[str]:
+    """The same, after these calls of the command line."""
+    return imported(f"from phibe.cli import main\nfor call in {list(calls)!r}: main(call)")
+
+
+def test_help_and_lists_import_nothing_heavy():
+    assert after([], ["--help"], ["list"], ["run", "--help"], *([name, "--help"] for name in COMMANDS)) == set()
+    assert all(callable(find_command(name)) for name in COMMANDS)
+
+
+def test_usage_errors_import_nothing_heavy(capsys):
+    assert after(*USAGE_ERRORS) == set()
+    for call in USAGE_ERRORS:
+        assert main(call) == 2
+
+
+def test_the_package_alone_imports_nothing_heavy():
+    assert imported("import phibe; dir(phibe); phibe.FitConfig()") == set()
+    parents = "import phibe.training, phibe.experiments, phibe.linear, phibe.systems"
+    assert imported(parents) == set()
+
+
+def test_an_affine_fit_imports_torch_and_little_else():
+    assert imported(FIT) <= {"torch", "numpy", "tqdm"}
+
+
+def test_what_is_imported_is_seen():
+    assert after(["objectives"]) >= {"torch"}
+    assert imported("import phibe; phibe.OU.nonreversible().stationary()") >= {"torch", "scipy"}
+
+
+# -- names that are read without torch ---------------------------------------------------------------------------------
+
+
+def test_the_names_of_a_fit_are_those_of_the_registries():
+    assert tuple(OBJECTIVES) == OBJECTIVE_NAMES
+    assert METHODS == METHOD_NAMES
+    assert CHOICES == MISSING
+    assert {*CLASSES} - {"auto", *CLOSED} < {*NETWORKS}
+    for precision in PRECISIONS:
+        assert FitConfig(precision=precision).precision == precision
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_described_by_its_first_line(name):
+    assert description(name) == (experiment(name).__doc__ or "").splitlines()[0]
+    assert find_spec(EXPERIMENTS[name]).name == experiment(name).__name__
+
+
+def test_the_lazy_names_are_those_that_editors_see():
+    tree = ast.parse(Path(phibe.__file__).read_text("utf8"))
+    (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {node.module: tuple(alias.name for alias in node.names) for node in typed.body}
+    assert seen == phibe._HOMES
+    assert sorted(name for names in seen.values() for name in names) == sorted(phibe.__all__)
+    assert {*phibe.__all__} <= {*dir(phibe)}
+    assert all(getattr(phibe, name).__name__ == name for name in ("fit", "OU", "diagnose", "phibe"))
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        phibe.fitt
+
+
+def test_the_defaults_of_the_command_are_those_of_the_package(capsys):
+    assert main(["fit", "a.csv", "--print-config"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    own = {field.name: field.default for field in fields(FitConfig)}
+    assert {name for name in own if printed[name] != own[name]} == {*AUTOMATIC}
