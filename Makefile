@@ -6,12 +6,15 @@ LAB_FOLDER ?= notebooks
 LAB_OPTIONS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 CHAPTERS = $(wildcard notebooks/*.md)
 CHAPTER_FORMAT := $(BIN)/ruff format --config pyproject.toml --line-length 96 -
 CHAPTER_RULES := --config pyproject.toml --ignore E402,E501,B018
+# The tools read and write our files in the encoding of the locale, whatever that is.
+export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test book lab artifacts bench lint format browser clean
+.PHONY: help serve test check book lab artifacts bench lint format browser clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -20,14 +23,17 @@ serve: $(READY)  ## serve book and apps on http://localhost:5006, and build the 
 	@exec $(BIN)/phibe serve --port $(PORT)
 
 test: lint browser  ## run every check: format, lint, types, tests, strict book build, real browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	$(PYTEST)
+
+check: lint  ## the quick part of it for daily work: lint, types and the tests that need neither book nor browser
+	$(PYTEST) -m 'not book and not browser and not slow' --durations=5
 
 book: $(READY)  ## build the book into _build/html if anything it is made of has changed
 	@$(BIN)/python book/build.py
 
 lab: $(READY)  ## open the chapters in JupyterLab: a double click opens one as a notebook
-	@JUPYTER_CONFIG_PATH=$(CURDIR)/.jupyter JUPYTER_PREFER_ENV_PATH=1 \
-	  exec $(BIN)/jupyter lab --notebook-dir=$(LAB_FOLDER) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
+	@JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter" JUPYTER_PREFER_ENV_PATH=1 \
+	  exec $(BIN)/jupyter lab --notebook-dir="$(LAB_FOLDER)" $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
 
 artifacts: $(READY)  ## run every experiment at laptop scale (hours) and refresh artifacts/
 	$(BIN)/phibe artifacts

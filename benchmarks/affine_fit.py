@@ -96,7 +96,7 @@ def benchmark(options: argparse.Namespace) -> dict[str, object]:
         sizes = ["--paths", str(options.paths), "--times", str(options.times), "--repeats", str(options.repeats)]
         subprocess.run([sys.executable, __file__, "--write", path, *sizes], check=True)
         command = [sys.executable, __file__, "--measure", path, *sizes]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf8")
     setting = {"paths": options.paths, "times": options.times, "threads": torch.get_num_threads()}
     return {"benchmark": "affine_fit", **setting, **json.loads(done.stdout)}
 

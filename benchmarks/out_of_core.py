@@ -56,7 +56,7 @@ class Anonymous(threading.Thread):
 
     def run(self) -> None:
         while True:
-            for line in Path("/proc/self/status").read_text().splitlines():
+            for line in Path("/proc/self/status").read_text("utf8").splitlines():
                 if line.startswith("RssAnon"):
                     self.peak = max(self.peak, int(line.split()[1]) / 1024)
             time.sleep(0.005)
@@ -87,7 +87,7 @@ def measure(megabytes: int, way: str) -> dict[str, float]:
         store = Path(folder) / "data.zarr"
         write(store, megabytes)
         done = subprocess.run(
-            [sys.executable, __file__, "--one", store, way], stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, __file__, "--one", store, way], stdout=subprocess.PIPE, encoding="utf8", check=True
         )
     return {"data_megabytes": megabytes, **json.loads(done.stdout)}
 

@@ -46,7 +46,7 @@ def fingerprint(names: list[str]) -> str:
 
 def matches(stamp: Path, value: str) -> bool:
     """Whether an earlier run left this value in the stamp file."""
-    return stamp.exists() and stamp.read_text() == value
+    return stamp.exists() and stamp.read_text("utf8") == value
 
 
 # -- what a server asks ------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def locked() -> Iterator[None]:
     BUILD.mkdir(exist_ok=True)
     if building():
         print("book: another process is building it; waiting", flush=True)
-    with LOCK.open("w") as lock:
+    with LOCK.open("w", encoding="utf8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -107,7 +107,7 @@ def build(quiet: bool) -> int:
     clear()
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-W", "-n", "--keep-going"]
     settings = {"JUPYTER_PREFER_ENV_PATH": "1", "PANEL_INLINE": "false", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
     quick = {
         "OMP_NUM_THREADS": "1"
     }  # small tensors: a second thread costs more than it brings, above all on busy cores
@@ -145,10 +145,10 @@ def renew(force: bool, quiet: bool) -> int:
     start = time.perf_counter()
     if not matches(CACHE_STAMP, computed_from):
         shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)
-        CACHE_STAMP.write_text(computed_from)
+        CACHE_STAMP.write_text(computed_from, "utf8")
     code = build(quiet)
     if code == 0:
-        BOOK_STAMP.write_text(made_of)
+        BOOK_STAMP.write_text(made_of, "utf8")
         shutil.rmtree(PREVIOUS, ignore_errors=True)
     elif quiet:
         print(messages(40))

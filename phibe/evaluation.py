@@ -36,7 +36,7 @@ def write_source(folder: str | Path, data: Trajectories, path: str | Path, **opt
 def open_source(folder: str | Path) -> Trajectories:
     """The data that the run was fitted to; ValueError with the likely fix if it was not noted, moved or changed."""
     try:
-        facts = json.loads((Path(folder) / NAME).read_text())
+        facts = json.loads((Path(folder) / NAME).read_text("utf8"))
         path, options, digest = Path(facts["path"]), facts["options"], facts["sha256"]
     except FileNotFoundError:
         raise ValueError(

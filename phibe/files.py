@@ -64,7 +64,8 @@ def _flush(path: Path) -> None:
 def write_json(path: str | Path, content: Any) -> Path:
     """Write JSON atomically; NaN and Inf are refused, since no other reader would take them back."""
     with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        partial.write_text(text, "utf8", "surrogateescape")  # names of files are what they were, whatever the locale
     return Path(path)
 
 

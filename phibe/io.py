@@ -251,7 +251,7 @@ def write_table(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
     more = {n: a[inside] for n, a in arrays.items() if n not in ("states", "times", "lengths", "labels")}
     number = np.broadcast_to(np.arange(count)[:, None], (count, steps))[inside]
     columns = [number, np.broadcast_to(arrays["times"], (count, steps))[inside], *states[inside].T, *more.values()]
-    with replacing(path) as partial, partial.open("w", newline="") as file:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf8") as file:
         writer = csv.writer(file)
         writer.writerow(["path", *arrays["labels"].tolist(), *more])
         writer.writerows(zip(*(column.tolist() for column in columns), strict=True))

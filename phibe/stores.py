@@ -33,7 +33,7 @@ def map_store(store: Path, cache: str | Path | None = None) -> Trajectories:
     states = torch.from_numpy(np.load(folder / "states.npy", mmap_mode="r+"))
     times, lengths = (_optional(folder / name) for name in ("times.npy", "lengths.npy"))
     assert times is not None
-    labels = Labels.read(json.loads((folder / "labels.json").read_text()))
+    labels = Labels.read(json.loads((folder / "labels.json").read_text("utf8")))
     return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)  # valid: checked when it was copied
 
 
@@ -52,7 +52,7 @@ def _copy(store: Path, folder: Path) -> None:
             partial = Path(name) / folder.name
             partial.mkdir()
             _write(states, times, lengths, partial=partial)
-            (partial / "labels.json").write_text(json.dumps(labels))
+            (partial / "labels.json").write_text(json.dumps(labels), encoding="utf8")
             _settle(partial, folder)
     except BaseException:
         if new:

@@ -114,7 +114,7 @@ def _trials(trials: list[dict[str, Any]]) -> str:
 
 def _status(folder: Path, history: list[dict[str, Any]], config: dict[str, Any]) -> str:
     if (folder / "result.json").exists():
-        result = json.loads((folder / "result.json").read_text())
+        result = json.loads((folder / "result.json").read_text("utf8"))
         if result.get("closed_form"):
             return "solved in closed form" + (
                 "" if result["held_out"] is None else f", held-out objective {result['held_out']:.6g}"

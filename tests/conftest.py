@@ -6,10 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def book() -> Path:
     """The folder of the built book; if it is stale, the strict build runs first, and its failure fails the test."""
-    done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, ROOT / "book" / "build.py"], capture_output=True, encoding="utf8", cwd=ROOT)
     if done.returncode:
         pytest.fail(
             f"the strict build of the book failed:\n{done.stdout[-6000:]}\n{done.stderr[-12000:]}", pytrace=False
@@ -37,18 +35,34 @@ def from_apps() -> Iterator[Callable[[str], ModuleType]]:
 
 FIRST = ("browser/test_book", "test_book", "test_notebooks")
 LAST = ("test_flow_explorer", "test_rollout_explorer", "test_spectrum_explorer", "test_video_explorer")
+BUILD = pytest.mark.timeout(1800)  # seconds: the first test that needs the book waits until it is built
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers and xdist by groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.parent.name == "browser" and item.path.stem in LAST)
+    for item in items:
+        for mark in _marks(item):
+            item.add_marker(mark)
+    items.sort(key=lambda item: _place(item).startswith("browser/") and item.path.stem in LAST)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).with_suffix("").as_posix().removeprefix("tests/")
+
+
+def _marks(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
     """What tests of a file share is made once: a file goes to one process, and those around the book to the same."""
-    return ByFile(config, log)
+    place = _place(item)
+    yield pytest.mark.xdist_group("book" if place in FIRST else place)
+    if place.startswith("browser/"):
+        yield pytest.mark.browser
+    if place in FIRST or "book" in item.fixturenames:
+        yield pytest.mark.book
+    if {"book", "served", "lab", "page"} & {*item.fixturenames}:
+        yield BUILD
 
 
-class ByFile(LoadScopeScheduling):
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "book" if file.removeprefix("tests/").removesuffix(".py") in FIRST else file
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: pytest.TestReport) -> None:
+    """A process that died ends the run at once; the message names the test that it was running."""
+    pytest.exit(f"{report.longrepr}, or was ended at its time limit; run alone, it says where", returncode=1)

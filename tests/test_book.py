@@ -72,14 +72,14 @@ def test_a_changed_added_or_renamed_file_changes_the_fingerprint(tmp_path, monke
     monkeypatch.setattr(build, "ROOT", tmp_path)
     source = tmp_path / "phibe" / "a.py"
     source.parent.mkdir()
-    source.write_text("x = 1")
+    source.write_text("x = 1", encoding="utf8")
     seen = [build.fingerprint(["phibe"])]
     (tmp_path / "phibe" / "__pycache__").mkdir()
-    (tmp_path / "phibe" / "__pycache__" / "a.pyc").write_text("cache")
+    (tmp_path / "phibe" / "__pycache__" / "a.pyc").write_text("cache", encoding="utf8")
     assert build.fingerprint(["phibe"]) == seen[0]
-    source.write_text("x = 2")
+    source.write_text("x = 2", encoding="utf8")
     seen.append(build.fingerprint(["phibe"]))
-    (tmp_path / "phibe" / "b.py").write_text("")
+    (tmp_path / "phibe" / "b.py").write_text("", encoding="utf8")
     seen.append(build.fingerprint(["phibe"]))
     source.rename(tmp_path / "phibe" / "c.py")
     seen.append(build.fingerprint(["phibe"]))

@@ -82,7 +82,7 @@ def test_a_run_in_closed_form_opens_like_any_other(tmp_path):
     assert torch.equal(again.velocity(x, t), flow.velocity(x, t))
     assert again.labels == labelled.labels and again.interval == flow.interval
     assert again.generate(x, TIMES).labels == labelled.labels
-    names = {choice["what"] for choice in json.loads((tmp_path / "run" / "choices.json").read_text())}
+    names = {choice["what"] for choice in json.loads((tmp_path / "run" / "choices.json").read_text("utf8"))}
     assert names == {"objective", "network", "units", "held out"}
     fit_auto(labelled, out=tmp_path / "run", progress=False)  # the same again is there already
     with pytest.raises(ValueError, match="holds another run"):
@@ -157,6 +157,7 @@ def test_one_long_path_gives_a_velocity_that_knows_no_time(tmp_path):
 # -- quality -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", own_data.SYSTEMS)
 def test_observations_left_out_are_met_within_twice_the_floor(name):
     """Fitted to every other observation, carried to the others, against paths of other seeds: at each of the times."""

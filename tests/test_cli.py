@@ -98,11 +98,11 @@ def test_the_options_are_printed_saved_and_read_again(here, say):
     automatic = dict.fromkeys(("steps", "batch", "held_out", "patience"))  # by the data, unless given
     expected = vars(FitConfig(learning_rate=0.02, ema=0.5)) | automatic
     assert {name: printed[name] for name in vars(FitConfig())} == expected
-    (here / "fit.json").write_text(out)
+    (here / "fit.json").write_text(out, "utf8")
     assert say("fit", "--config", "fit.json", "--objective", "regression", "--out", "run", *QUICK)[0] == 0
-    config = json.loads((here / "run" / "config.json").read_text())["config"]
+    config = json.loads((here / "run" / "config.json").read_text("utf8"))["config"]
     assert (config["learning_rate"], config["ema"], config["steps"]) == (0.02, 0.5, 12)
-    saved = json.loads((here / "run" / "options.json").read_text())
+    saved = json.loads((here / "run" / "options.json").read_text("utf8"))
     given = {"objective": "regression", "out": "run", "steps": 12, "batch": 16, "evaluate_every": 6, "network": "mlp"}
     assert saved == printed | given | {"network_arguments": {"width": 8}}
 
@@ -216,12 +216,14 @@ def test_a_run_is_repeated_from_the_options_that_it_prints(here, say, recorded):
     fields = ("--seeds=4,5", "--training.learning_rate", "0.5", "--training.noise=none")
     code, out, _ = say("run", "ou", "--preset", "smoke", *fields, "--print-config")
     assert (code, recorded) == (0, [])
-    (here / "run.json").write_text(out)
+    (here / "run.json").write_text(out, "utf8")
     assert say("run", "ou", "--config", "run.json")[0] == 0
     smoke = experiments.experiment("ou").CONFIGS["smoke"]
     expected = replace(smoke, seeds=(4, 5), training=replace(smoke.training, learning_rate=0.5))
     assert recorded == [("ou", "smoke", Path("runs/ou/smoke"), expected)]
-    (here / "preset.json").write_text('{"preset": "smoke", "training": {"steps": 3}}')  # the rest is that of the preset
+    (here / "preset.json").write_text(
+        '{"preset": "smoke", "training": {"steps": 3}}', "utf8"
+    )  # the rest is that of the preset
     assert say("run", "ou", "--config", "preset.json", "--out", "x")[0] == 0
     assert recorded[1][3] == replace(smoke, training=replace(smoke.training, steps=3))
 
@@ -363,9 +365,9 @@ def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
     states = open_data("data.npz").states.numpy()
     states[3, 2, 0] = np.nan
     np.savez("nan.npz", states=states, times=np.linspace(0, 1, 6))
-    (here / "text.npz").write_text("hello")
-    (here / "wrong.json").write_text('{"stepz": 3}')
-    (here / "kind.json").write_text('{"steps": 1.5}')
+    (here / "text.npz").write_text("hello", encoding="utf8")
+    (here / "wrong.json").write_text('{"stepz": 3}', "utf8")
+    (here / "kind.json").write_text('{"steps": 1.5}', "utf8")
     code, out, err = say(*arguments.split())
     assert code == 2
     assert out == "" or out.startswith("chosen")
@@ -394,7 +396,9 @@ def test_errors_of_generation_are_one_line_too(here, say):
 
 
 def test_the_module_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "phibe", "run", "nothing"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "phibe", "run", "nothing"], capture_output=True, encoding="utf8", cwd=ROOT
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("phibe: run: needs one of")
     assert "Traceback" not in done.stderr

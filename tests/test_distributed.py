@@ -15,6 +15,7 @@ from phibe.networks.mlp import MLP
 from phibe.training.config import FitConfig
 from phibe.training.loop import fit
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = {
     "phibe": {"objective": "phibe", "micro_batches": 2, "input_noise": 0.1},
@@ -44,7 +45,7 @@ out, rank = sys.argv[2], os.environ["RANK"]
 for name in RUNS:
     flow = train(name, f"{out}/{name}")
     total = sum(float(p.double().sum()) for p in flow.velocity.parameters())
-    with open(f"{out}/sum-{name}-{rank}", "w") as file:
+    with open(f"{out}/sum-{name}-{rank}", "w", encoding="utf8") as file:
         file.write(repr(total))
 
 steps, whole = [], loop.accumulate
@@ -66,7 +67,7 @@ train("phibe", f"{out}/cut")
 try:
     train("phibe", None, batch=18, micro_batches=2)
 except ValueError as error:
-    with open(f"{out}/message-{rank}", "w") as file:
+    with open(f"{out}/message-{rank}", "w", encoding="utf8") as file:
         file.write(str(error))
 """
 
@@ -75,13 +76,13 @@ except ValueError as error:
 def together(tmp_path_factory):
     """The folder in which two processes made every run, one of them cut short and resumed."""
     out = tmp_path_factory.mktemp("together")
-    (out / "worker.py").write_text(WORKER)
+    (out / "worker.py").write_text(WORKER, encoding="utf8")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*launcher, str(out / "worker.py"), str(ROOT), str(out)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
-        text=True,
+        encoding="utf8",
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -98,25 +99,25 @@ def test_two_processes_end_with_the_weights_of_one(together, tmp_path, name):
     train(name, tmp_path / "other", seed=1)
     other = load_file(tmp_path / "other" / "weights.safetensors")
     assert max(float((alone[key] - other[key]).abs().max()) for key in alone) > 1e-4
-    results = [json.loads((folder / name / "result.json").read_text()) for folder in (tmp_path, together)]
+    results = [json.loads((folder / name / "result.json").read_text("utf8")) for folder in (tmp_path, together)]
     assert results[0] == pytest.approx(results[1])
     assert results[0]["stopped_early"] is (name == "patient")
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_process_returns_the_same_flow(together, name):
-    first, second = (float((together / f"sum-{name}-{rank}").read_text()) for rank in (0, 1))
+    first, second = (float((together / f"sum-{name}-{rank}").read_text("utf8")) for rank in (0, 1))
     assert first == second
 
 
 def test_a_resumed_run_of_two_processes_ends_with_the_same_bits(together):
     whole, resumed = ((together / name / "weights.safetensors").read_bytes() for name in ("phibe", "cut"))
     assert whole == resumed
-    lines = [json.loads(line)["step"] for line in (together / "cut" / "metrics.jsonl").open()]
+    lines = [json.loads(line)["step"] for line in (together / "cut" / "metrics.jsonl").open(encoding="utf8")]
     assert lines == [4, 8, 12]
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(together):
     for rank in (0, 1):
-        message = (together / f"message-{rank}").read_text()
+        message = (together / f"message-{rank}").read_text("utf8")
         assert "multiple of processes × micro-batches, here 2 × 2; got 18. Try 20." in message

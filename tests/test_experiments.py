@@ -22,12 +22,14 @@ def smoke(request, tmp_path_factory):
     return out, experiment(request.param).run("smoke", out=out)
 
 
+@pytest.mark.slow
 def test_a_report_is_what_was_written(smoke):
     out, report = smoke
     assert Report.open(out) == json_round_trip(report)
-    assert json.loads((out / "config.json").read_text()) == json_round_trip(report).config
+    assert json.loads((out / "config.json").read_text("utf8")) == json_round_trip(report).config
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     _, report = smoke
     again = experiment(report.experiment).run("smoke", out=tmp_path)
@@ -45,21 +47,22 @@ def test_another_seed_gives_other_numbers(tmp_path):
 def test_opening_a_folder_without_a_report_says_so(tmp_path):
     with pytest.raises(ValueError, match="no report"):
         Report.open(tmp_path)
-    (tmp_path / "report.json").write_text("{}")
+    (tmp_path / "report.json").write_text("{}", encoding="utf8")
     with pytest.raises(ValueError, match="not a report"):
         Report.open(tmp_path)
 
 
+@pytest.mark.slow
 def test_kept_results_are_in_the_manifest(smoke, tmp_path, monkeypatch):
     out, report = smoke
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
     keep(out, report.experiment)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "manifest.json").read_text("utf8"))
     assert f"{report.experiment}/report.json" in manifest
 
 
 def test_the_committed_files_are_those_of_the_manifest():
-    manifest = json.loads((ARTIFACTS / "manifest.json").read_text())
+    manifest = json.loads((ARTIFACTS / "manifest.json").read_text("utf8"))
     found = {str(p.relative_to(ARTIFACTS)) for p in ARTIFACTS.glob("*/*")}
     assert found == set(manifest)
     for name, digest in manifest.items():

@@ -194,6 +194,7 @@ def test_a_second_flow_is_what_it_is_alone(app, explorer):
     assert np.isnan(alone.errors.curves.data["law_error_2"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["non-reversible", "double well"])
 @pytest.mark.parametrize("estimator", OBJECTIVES)
 def test_every_estimator_makes_do_with_few_observations_and_says_what_it_cannot_see(app, process, estimator):

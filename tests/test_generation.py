@@ -145,7 +145,7 @@ def test_an_ensemble_comes_from_the_data_of_the_run(say):
 
 
 def test_states_of_a_table_are_starts(say):
-    Path("starts.csv").write_text("path,x [m],y\n0,1,2\n1,3,4\n")
+    Path("starts.csv").write_text("path,x [m],y\n0,1,2\n1,3,4\n", encoding="utf8")
     assert say("--from starts.csv --times 0,1 --out two.npz")[0] == 0
     assert open_data("two.npz").states[:, 0].tolist() == [[1, 2], [3, 4]]
     assert "No path was observed near t = 7" in say("--ensemble 5 --times 7,8 --out two.npz")[2][0]

@@ -34,6 +34,7 @@ def observe(system, transitions, step, seed=1):
     return system.simulate(paths=100, times=times, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "step", "bounds"),
     [(TURNING, 0.02, (0.4, 0.2)), (rotating_well(), 0.01, (1.6, 1.05))],

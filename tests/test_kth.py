@@ -115,7 +115,8 @@ def data(tmp_path):
         write_avi(tmp_path / name.split("_")[1] / f"{name}_uncomp.avi", frames)
     (tmp_path / "00sequences.txt").write_text(
         HEADER + "person01_walking_d1\t\tframes\t1-8, 12-20\nperson22_boxing_d2\tframes\t4-10, 2-16\n\n"
-        "person13_handclapping_d3\t*missing*\n"
+        "person13_handclapping_d3\t*missing*\n",
+        encoding="utf8",
     )
     return tmp_path, films
 
@@ -140,7 +141,7 @@ def test_squash_takes_the_whole_picture_and_crop_its_middle(tmp_path):
     edge = np.zeros((4, 120, 160), np.uint8)
     edge[:, :, :20] = 255  # the part that a square in the middle leaves out
     write_avi(tmp_path / "person01_walking_d1_uncomp.avi", edge)
-    (tmp_path / "00sequences.txt").write_text("person01_walking_d1 frames 1-4")
+    (tmp_path / "00sequences.txt").write_text("person01_walking_d1 frames 1-4", encoding="utf8")
     squashed, cropped = (kth.read_kth(tmp_path, fit=fit).film(0) for fit in ("squash", "crop"))
     assert float(squashed.mean()) == pytest.approx(20 / 160, abs=1e-3)
     assert float(cropped.mean()) == 0
@@ -180,7 +181,9 @@ def test_the_cache_is_used_again_and_renewed(data, monkeypatch):
     assert kth.read_kth(folder, actions=("walking",)).persons == [1, 1] and len(decoded) == 5
     write_avi(folder / "boxing" / "person22_boxing_d2_uncomp.avi", grey(16, seed=5))
     assert not (kth.read_kth(folder).pixels == first.pixels).all() and len(decoded) == 7  # another film
-    (folder / "00sequences.txt").write_text("person01_walking_d1 frames 1-5\nperson22_boxing_d2 frames 1-6")
+    (folder / "00sequences.txt").write_text(
+        "person01_walking_d1 frames 1-5\nperson22_boxing_d2 frames 1-6", encoding="utf8"
+    )
     assert kth.read_kth(folder).lengths.tolist() == [5, 6] and len(decoded) == 9  # other annotations
 
 
@@ -259,7 +262,7 @@ def served(data, tmp_path_factory):
         with zipfile.ZipFile(public / f"{action}.zip", "w") as archive:
             for path in (folder / action).iterdir():
                 archive.write(path, path.name)
-    (public / "00sequences.txt").write_text((folder / "00sequences.txt").read_text())
+    (public / "00sequences.txt").write_text((folder / "00sequences.txt").read_text("utf8"), encoding="utf8")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(public))
     handler.log_message = lambda *_: None  # type: ignore[attr-defined]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -63,10 +63,10 @@ def test_runs_of_different_lengths_are_ragged(motion, tmp_path):
 def test_bad_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="no file"):
         open_runs(tmp_path, (7,))
-    (tmp_path / "1.csv").write_text("1;2;3\n" * 20)
+    (tmp_path / "1.csv").write_text("1;2;3\n" * 20, encoding="utf8")
     with pytest.raises(ValueError, match="six columns"):
         read_markers(tmp_path / "1.csv")
-    (tmp_path / "2.csv").write_text("1,2,3,4,5,6\n1,2\n" * 10)
+    (tmp_path / "2.csv").write_text("1,2,3,4,5,6\n1,2\n" * 10, encoding="utf8")
     with pytest.raises(ValueError, match="six numbers"):
         read_markers(tmp_path / "2.csv")
 

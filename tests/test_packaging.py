@@ -1,6 +1,7 @@
 """pyproject.toml, constraints.txt, environment.yml and what is installed agree; the package keeps its import order."""
 
 import ast
+import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -145,6 +146,37 @@ def module_of(path: Path) -> str:
     return path.relative_to(ROOT / "phibe").with_suffix("").parts[0]
 
 
+RUN = (
+    "train",
+    "data",
+    "video",
+    "apps",
+    "report",
+    "peers",
+)  # extras of phibe and apps; book and dev are tools
+
+
+def declared() -> set[str]:
+    """Distributions that the core and its extras ask for."""
+    written = [*PROJECT["dependencies"], *(name for extra in RUN for name in EXTRAS.get(extra, ()))]
+    return {canonicalize_name(Requirement(name).name) for name in written}
+
+
+def imported() -> set[str]:
+    """Distributions that phibe/ and apps/ import, or name as an engine; not the project itself."""
+    homes = metadata.packages_distributions()
+    files = [*FILES, *(ROOT / "apps").glob("*.py")]
+    names = {name.split(".")[0] for path in files for name in imports(path)}
+    engines = {name for path in files for name in re.findall(r'engine = "\w+" .* else "(\w+)"', path.read_text("utf8"))}
+    found = {canonicalize_name(home) for name in names | engines for home in homes.get(name, ())}
+    return found - {PROJECT["name"]}
+
+
+def test_every_dependency_is_imported_and_every_import_is_declared():
+    assert declared() - imported() == set()
+    assert imported() - declared() == set()
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_imports_only_from_files_above_it(path):
     assert out_of_order(module_of(path), imports(path)) == set()
@@ -177,7 +209,7 @@ def test_imports_are_read_from_every_form(tmp_path, monkeypatch):
         "    import holoviews.core",
     ]
     (tmp_path / "phibe").mkdir()
-    (tmp_path / "phibe" / "some.py").write_text("\n".join(lines))
+    (tmp_path / "phibe" / "some.py").write_text("\n".join(lines), encoding="utf8")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     found = imports(tmp_path / "phibe" / "some.py")
     assert found == {"panel", "phibe.plots", "phibe.flow", "phibe.systems.ou", "holoviews.core"}

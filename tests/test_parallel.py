@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 
 def note(file: Path) -> None:
-    file.write_text(str(os.getpid()))
+    file.write_text(str(os.getpid()), encoding="utf8")
 
 
 def note_and_wait(file: Path) -> None:
@@ -48,12 +48,12 @@ def running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+    return Path(f"/proc/{pid}/stat").read_text("utf8").split()[2] != "Z" if Path("/proc").exists() else True
 
 
 def test_every_job_is_done_elsewhere(tmp_path):
     run_all([partial(note, tmp_path / str(i)) for i in range(3)], workers=2)
-    assert os.getpid() not in {int(file.read_text()) for file in tmp_path.iterdir()}
+    assert os.getpid() not in {int(file.read_text("utf8")) for file in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -62,15 +62,16 @@ def test_the_first_error_is_raised():
         run_all([fail, fail], workers=2)
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_workers(tmp_path):
-    (tmp_path / "run.py").write_text(KILLED)
+    (tmp_path / "run.py").write_text(KILLED, encoding="utf8")
     notes = tmp_path / "notes"
     notes.mkdir()
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     asked = subprocess.Popen([sys.executable, tmp_path / "run.py", notes], env={**os.environ, "PYTHONPATH": paths})
     try:
-        assert until(lambda: len([file for file in notes.iterdir() if file.read_text()]) == 2)
-        workers = [int(file.read_text()) for file in notes.iterdir()]
+        assert until(lambda: len([file for file in notes.iterdir() if file.read_text("utf8")]) == 2)
+        workers = [int(file.read_text("utf8")) for file in notes.iterdir()]
         assert all(map(running, workers))
     finally:
         asked.kill()

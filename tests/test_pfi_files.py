@@ -52,7 +52,7 @@ def test_repeated_files_are_dropped_before_the_split(tmp_path):
     expected = torch.cat([one, two, -two[:1]]).flatten(1)
     assert torch.equal(everything.sort(0).values, expected.sort(0).values)
     assert record["scale"] == pytest.approx(float(train.states.square().mean().sqrt()), rel=1e-5)
-    assert record == json.loads((tmp_path / "out" / "record.json").read_text())
+    assert record == json.loads((tmp_path / "out" / "record.json").read_text("utf8"))
     assert [file["repeated"] for file in record["files"]] == [0, 0, 6, 1]
 
 
@@ -178,7 +178,7 @@ def test_a_download_begins_anew_when_the_file_has_changed(server, tmp_path):
 
 def test_a_whole_download_that_was_not_yet_checked_is_taken(server, tmp_path):
     (tmp_path / ".a.pt.part").write_bytes(server.content)
-    (tmp_path / ".a.pt.part.tag").write_text(server.version)
+    (tmp_path / ".a.pt.part.tag").write_text(server.version, encoding="utf8")
     assert get(server, tmp_path).read_bytes() == server.content
     assert server.asked == [len(server.content)]
 
@@ -188,7 +188,7 @@ def test_hashes_are_checked_remembered_and_checked_again(server, tmp_path):
         get(server, tmp_path, sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
     file = get(server, tmp_path)
-    assert json.loads((tmp_path / HASHES).read_text())["a.pt"]["sha256"] == sha256_of(file)
+    assert json.loads((tmp_path / HASHES).read_text("utf8"))["a.pt"]["sha256"] == sha256_of(file)
     assert get(server, tmp_path, sha256=sha256_of(file).upper()) == file
     file.unlink()
     server.content = server.content[::-1]

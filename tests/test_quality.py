@@ -219,6 +219,6 @@ def test_a_run_finds_its_data_again_and_says_why_when_it_does_not(data, tmp_path
     (tmp_path / "data.npz").unlink()
     with pytest.raises(ValueError, match="no longer there. Moved"):
         open_source(tmp_path)
-    (tmp_path / "data.json").write_text("{")
+    (tmp_path / "data.json").write_text("{", encoding="utf8")
     with pytest.raises(ValueError, match="cannot be read"):
         open_source(tmp_path)

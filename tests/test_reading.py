@@ -58,7 +58,7 @@ def test_labels_stay_with_parts_and_leave_with_another_state():
 
 
 def read(tmp_path, text, **options):
-    (tmp_path / "data.csv").write_text(text)
+    (tmp_path / "data.csv").write_text(text, encoding="utf8")
     return open_data(tmp_path / "data.csv", **options)
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text("utf8")
 
 
 def test_the_ten_line_example_runs(capsys):
@@ -24,11 +24,13 @@ def test_every_link_leads_to_a_file():
 
 def test_every_make_target_named_exists():
     named = set(re.findall(r"`?make (\w+)", README)) - {"alone"}
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text("utf8")
     assert {"serve", "test", "lab"} <= named
     assert [target for target in named if not re.search(rf"^{target}:", makefile, re.M)] == []
 
 
 def test_the_command_line_lists_the_experiments():
-    shown = subprocess.run([sys.executable, "-m", "phibe", "list"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-m", "phibe", "list"], capture_output=True, encoding="utf8", check=True
+    ).stdout
     assert "affine_ou" in shown and "ou_theory" in shown

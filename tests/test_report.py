@@ -55,7 +55,7 @@ def test_the_page_stands_alone_and_runs_nothing(run):
 
 
 def test_the_verdict_and_its_numbers_are_those_of_the_record(run):
-    page, quality = (run / "report.html").read_text("utf8"), json.loads((run / "quality.json").read_text())
+    page, quality = (run / "report.html").read_text("utf8"), json.loads((run / "quality.json").read_text("utf8"))
     assert quality["verdict"] == "good"
     assert quality["verdict"].capitalize() in page
     assert f"{quality['held_out']['value']:.3g} ± {quality['held_out']['error']:.2g}" in page

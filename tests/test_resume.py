@@ -102,16 +102,19 @@ print(codes)
 """
 
 
+@pytest.mark.slow
 def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(tmp_path):
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-c", WORKER, str(ROOT), str(plain), str(killed)]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(arguments, capture_output=True, encoding="utf8", env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [-9] * 10 + [0]
     assert content(plain)["weights.safetensors"] == content(killed)["weights.safetensors"]
     assert content(plain).keys() == content(killed).keys()  # nothing half written stays behind
-    steps = [[json.loads(line)["step"] for line in (out / "metrics.jsonl").open()] for out in (plain, killed)]
+    steps = [
+        [json.loads(line)["step"] for line in (out / "metrics.jsonl").open(encoding="utf8")] for out in (plain, killed)
+    ]
     assert steps[0] == steps[1] == [*range(7, 160, 7), 160]
 
 
@@ -173,10 +176,10 @@ def test_a_finished_run_returns_at_once(tmp_path, monkeypatch):
 def test_a_line_of_metrics_cut_short_is_written_again(tmp_path, monkeypatch):
     with cut(monkeypatch):
         train(tmp_path)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf8") as file:
         file.write('{"step": 24, "tra')
     train(tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open(encoding="utf8")]
     assert [line["step"] for line in lines] == [6, 12, 18, 24]
 
 
@@ -292,7 +295,7 @@ def test_tensors_come_back_as_they_were_and_equal_ones_give_equal_bytes(tmp_path
 
 
 def test_a_folder_without_a_run_in_it_is_used_as_it_is(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf8")
     train(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "notes.txt").read_text("utf8") == "mine"
     assert Folder(None, {}, writes=True).finished is False

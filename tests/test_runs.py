@@ -98,15 +98,15 @@ def test_pictures_are_shown_beside_their_prediction(view):
 def test_data_that_moved_leaves_a_readable_page(view):
     run = view.listed()["fit/spiral"]
     place = run.folder / "data.json"
-    kept = place.read_text()
-    place.write_text(json.dumps(json.loads(kept) | {"path": "/no/such/<file>.npz"}))
+    kept = place.read_text("utf8")
+    place.write_text(json.dumps(json.loads(kept) | {"path": "/no/such/<file>.npz"}), encoding="utf8")
     importlib.import_module("run_frames").opened.cache_clear()
     try:
         shown = view.RunView("vectors")
         assert shown.problem.visible and not shown.figures.visible
         assert "no longer there" in shown.problem.object and "&lt;file&gt;" in shown.problem.object
     finally:
-        place.write_text(kept)
+        place.write_text(kept, encoding="utf8")
 
 
 def test_without_runs_the_page_says_how_to_make_one(view, monkeypatch, tmp_path):

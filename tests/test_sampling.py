@@ -175,7 +175,7 @@ def test_stores_that_cannot_be_used_say_why_and_leave_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"other.zarr must hold `states` and `times`, or one array"):
         open_data(tmp_path / "other.zarr")
     (tmp_path / "text.zarr").mkdir()
-    (tmp_path / "text.zarr" / "note").write_text("hello")
+    (tmp_path / "text.zarr" / "note").write_text("hello", encoding="utf8")
     with pytest.raises(ValueError, match="text.zarr is not a readable .zarr file"):
         open_data(tmp_path / "text.zarr")
     with pytest.raises(ValueError, match="There is no file"):

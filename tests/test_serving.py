@@ -42,7 +42,7 @@ def checkout(tmp_path) -> Path:
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "lib").symlink_to(Path(sys.prefix) / "lib")
     shutil.copy(Path(sys.prefix) / "pyvenv.cfg", tmp_path)
-    (tmp_path / "bin" / "jupyter-book").write_text(JUPYTER_BOOK)
+    (tmp_path / "bin" / "jupyter-book").write_text(JUPYTER_BOOK, "utf8")
     (tmp_path / "bin" / "jupyter-book").chmod(0o755)
     return tmp_path
 
@@ -68,7 +68,7 @@ class Server:
     def __init__(self, checkout: Path):
         self.port, self.log = free_port(), checkout / f"terminal-{time.monotonic_ns()}"
         command = [checkout / "bin" / "python", "-m", "phibe", "serve", "--port", str(self.port)]
-        with self.log.open("w") as log:
+        with self.log.open("w", encoding="utf8") as log:
             self.process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=log)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -85,9 +85,9 @@ class Server:
                 if text in page:
                     return status, page
             except OSError:
-                assert self.process.poll() is None, self.log.read_text()
+                assert self.process.poll() is None, self.log.read_text("utf8")
             time.sleep(0.1)
-        pytest.fail(f"{path} never had {text!r}:\n{self.log.read_text()[-3000:]}", pytrace=False)
+        pytest.fail(f"{path} never had {text!r}:\n{self.log.read_text('utf8')[-3000:]}", pytrace=False)
 
 
 def test_a_page_waits_for_the_book_and_gives_way_to_it(checkout):
@@ -96,36 +96,36 @@ def test_a_page_waits_for_the_book_and_gives_way_to_it(checkout):
         assert status == 202 and 'http-equiv="refresh"' in page and "being built" in page
         assert "The book is being built" in server.get("/")[1]
         assert server.get("/book/_static/logo.svg")[0] == 200
-        (checkout / "verdict").write_text("0")
+        (checkout / "verdict").write_text("0", "utf8")
         assert server.until("/book/", "page 0")[0] == 200
         assert "being built" not in server.until("/", "The book")[1]
         assert server.get("/book/none.html")[0] == 404
-    assert "book: built in" in server.log.read_text()
+    assert "book: built in" in server.log.read_text("utf8")
 
 
 def test_an_old_book_is_shown_until_the_new_one_is_there(checkout):
-    (checkout / "verdict").write_text("0")
+    (checkout / "verdict").write_text("0", "utf8")
     build = [checkout / "bin" / "python", "book/build.py"]
     assert subprocess.run(build, cwd=checkout, capture_output=True).returncode == 0
-    (checkout / "_build" / "html" / "index.html").write_text("old page")
+    (checkout / "_build" / "html" / "index.html").write_text("old page", "utf8")
     (checkout / "verdict").unlink()
-    (checkout / "phibe" / "new.py").write_text("")
+    (checkout / "phibe" / "new.py").write_text("", "utf8")
     with running(checkout) as server:
         assert "until then, this is the previous one" in server.until("/", "being built")[1]
         assert server.get("/book/") == (200, "old page")
-        (checkout / "verdict").write_text("0")
+        (checkout / "verdict").write_text("0", "utf8")
         assert server.until("/book/", "page 0")[0] == 200
     assert not (checkout / "_build" / "previous").exists()
 
 
 def test_a_build_that_fails_is_shown_on_the_page_and_on_the_terminal(checkout):
-    (checkout / "verdict").write_text("3")
+    (checkout / "verdict").write_text("3", "utf8")
     with running(checkout) as server:
         _, page = server.until("/book/", "The build of the book failed")
         assert "last message: 3" in page and "page 3" not in page
         assert "The build of the book failed" in server.get("/")[1]
-    assert "last message: 3" in server.log.read_text()
-    assert "book: FAILED" in server.log.read_text()
+    assert "last message: 3" in server.log.read_text("utf8")
+    assert "book: FAILED" in server.log.read_text("utf8")
 
 
 def test_a_build_that_cannot_start_is_one_line_and_the_apps_answer(checkout):
@@ -133,7 +133,7 @@ def test_a_build_that_cannot_start_is_one_line_and_the_apps_answer(checkout):
     with running(checkout) as server:
         server.until("/book/", "The build of the book failed")
         assert "Explore" in server.get("/")[1]
-    terminal = server.log.read_text()
+    terminal = server.log.read_text("utf8")
     assert "book: it cannot be built: [Errno 2]" in terminal and "Traceback" not in terminal
 
 
@@ -147,9 +147,9 @@ def test_the_build_ends_with_the_server(checkout, ended_by):
             break
     else:
         pytest.fail("the build outlived its server by 20 s")
-    (checkout / "verdict").write_text("0")
+    (checkout / "verdict").write_text("0", "utf8")
     build = [checkout / "bin" / "python", "book/build.py"]
-    assert "book: built" in subprocess.run(build, cwd=checkout, capture_output=True, text=True, timeout=20).stdout
+    assert "book: built" in subprocess.run(build, cwd=checkout, capture_output=True, encoding="utf8", timeout=20).stdout
 
 
 def beats(checkout: Path) -> bool:
@@ -163,13 +163,13 @@ def test_two_servers_of_a_checkout_build_the_book_once(checkout):
     with running(checkout) as first, running(checkout) as second:
         first.until("/book/", "reading sources")
         second.until("/book/", "reading sources")
-        (checkout / "verdict").write_text("0")
+        (checkout / "verdict").write_text("0", "utf8")
         assert first.until("/book/", "page 0")[0] == second.until("/book/", "page 0")[0] == 200
         for _ in range(200):
-            if "up to date" in first.log.read_text() + second.log.read_text():
+            if "up to date" in first.log.read_text("utf8") + second.log.read_text("utf8"):
                 break
             time.sleep(0.1)
-    assert (checkout / "builds").read_text() == "built\n"
+    assert (checkout / "builds").read_text("utf8") == "built\n"
 
 
 # -- before anything is started ----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ fit_affine(Trajectories(x, torch.linspace(0, 1, 6, dtype=torch.float64)))
 def imported(code: str) -> set[str]:
     """The heavy packages in memory after a fresh process has run that code."""
     shown = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, encoding="utf8", check=True)
     return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])} & HEAVY
 
 

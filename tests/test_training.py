@@ -16,7 +16,7 @@ from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, phibe
 from phibe.training.config import FitConfig
-from phibe.training.devices import Plain, engine, pick
+from phibe.training.devices import Plain, bf16_trouble, engine, pick
 from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit, follow
 from phibe.training.runs import open_flow, save_flow
 from phibe.training.sampling import Batches
@@ -52,7 +52,7 @@ def distance(a, b):
 
 
 def lines(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf8").splitlines()]
 
 
 # -- what is learnt ----------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_an_objective_that_runs_away_warns_once_with_what_to_change(tmp_path):
     assert history[-1]["train"] < 3 * history[0]["train"]
     assert history[-1]["held_out"] > best["held_out"] + 0.5
     assert history[-1]["jacobian_dx"] > 10 * history[0]["jacobian_dx"]
-    assert json.loads((tmp_path / "result.json").read_text())["best_step"] == best["step"] < 80
+    assert json.loads((tmp_path / "result.json").read_text("utf8"))["best_step"] == best["step"] < 80
     assert warning.filename.endswith("test_training.py")
     assert flow.generate(few.states[:, 0], few.times).states.isfinite().all()
 
@@ -127,7 +127,7 @@ def test_early_stopping_returns_the_best_weights(tmp_path):
     few = observe(16, 17)
     hungry = {"steps": 400, "learning_rate": 2e-2, "batch": 64, "evaluate_every": 5, "held_out": 0.25, "patience": 3}
     flow = train(small(width=64), data=few, out=tmp_path, **hungry)
-    history, result = lines(tmp_path), json.loads((tmp_path / "result.json").read_text())
+    history, result = lines(tmp_path), json.loads((tmp_path / "result.json").read_text("utf8"))
     best = min(history, key=lambda line: line["held_out"])
     assert result == {
         "steps": best["step"] + 15,
@@ -146,7 +146,7 @@ def test_a_given_held_out_set_is_used(tmp_path):
     flow = train(out=tmp_path, judged_on=held)
     module = ObjectiveModule(flow.velocity.network, "regression", balance=True)
     assert float(module(*held.pairs()).mean()) == pytest.approx(lines(tmp_path)[-1]["held_out"], rel=1e-5)
-    assert json.loads((tmp_path / "config.json").read_text())["held_out"]["shape"] == [10, 11, 2]
+    assert json.loads((tmp_path / "config.json").read_text("utf8"))["held_out"]["shape"] == [10, 11, 2]
 
 
 # -- exactly as told ---------------------------------------------------------------------------------------------------
@@ -264,12 +264,16 @@ def test_the_noise_of_the_isotropic_objective_is_estimated_and_recorded(tmp_path
     data = observe()
     train(objective="isotropic", data=data, out=tmp_path / "own", steps=4)
     train(objective="isotropic", data=data, out=tmp_path / "given", steps=4, noise=0.25)
-    own, given = (json.loads((tmp_path / name / "config.json").read_text())["objective"] for name in ("own", "given"))
+    own, given = (
+        json.loads((tmp_path / name / "config.json").read_text("utf8"))["objective"] for name in ("own", "given")
+    )
     assert own == {"name": "isotropic", "noise": pytest.approx(estimate_noise(data.split(0.1, seed=0)[0]), rel=1e-12)}
     assert given == {"name": "isotropic", "noise": 0.25}
 
 
 def test_mixed_precision_computes_almost_the_same():
+    if trouble := bf16_trouble():
+        pytest.skip(f"bfloat16 on this CPU: a trial {trouble}")
     full, mixed = (train(objective="phibe", precision=p, steps=8) for p in ("32-true", "bf16-mixed"))
     assert 0 < distance(full, mixed) < 0.05
 
@@ -389,7 +393,7 @@ def test_a_flow_comes_back_from_its_folder_and_takes_states_of_any_type(tmp_path
     again, copied = open_flow(tmp_path / "run"), open_flow(save_flow(flow, tmp_path / "copy", note="mine"))
     assert (again.interval, again.step) == (flow.interval, flow.step) == ((0.0, 1.0), pytest.approx(0.1))
     assert distance(again, flow) == distance(copied, flow) == 0
-    assert json.loads((tmp_path / "copy" / "config.json").read_text())["note"] == "mine"
+    assert json.loads((tmp_path / "copy" / "config.json").read_text("utf8"))["note"] == "mine"
     for kind in (torch.float32, torch.float64):
         x = data.states[:5, 0].to(kind)
         v = again.velocity(x, torch.zeros(5))
@@ -418,7 +422,7 @@ def test_a_module_of_ones_own_comes_back_with_its_help(tmp_path):
 def test_folders_that_hold_no_flow_say_so(tmp_path):
     with pytest.raises(ValueError, match="There is no run in .*no config.json"):
         open_flow(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text('{"seed": 0}')
+    (tmp_path / "config.json").write_text('{"seed": 0}', encoding="utf8")
     with pytest.raises(ValueError, match="not the description of a fitted flow: it lacks dtype, interval, network"):
         open_flow(tmp_path)
     with pytest.raises(ValueError, match="Only the flow of a network can be saved"):

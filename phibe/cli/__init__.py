@@ -2,12 +2,14 @@
 
 Help and usage errors answer at once: torch, scipy, pandas and HoloViews are imported inside the commands, after their
 options have been read.
+import io
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import re
 import sys
@@ -44,6 +46,9 @@ A data.csv has columns path, time and those of the state; arrays come as .npz, .
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of `phibe`: run the command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ² shows ? in its place
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(HELP)

@@ -112,7 +112,7 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     if main:
         write_json(out / "choices.json", [choice._asdict() for choice in plan.choices])
         with replacing(out / "options.json") as partial:
-            partial.write_text(options.text(given), "utf8")
+            partial.write_text(options.text(given), "utf8", "surrogateescape")
         print(describe_run(out))
         print(f"{out / 'report.html'}: {write_report(out, data, source=given['data'], **how).summary()}")
 

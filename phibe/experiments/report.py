@@ -47,7 +47,7 @@ class Report:
     def open(folder: str | Path) -> Report:
         path = Path(folder) / "report.json"
         try:
-            return Report(**json.loads(path.read_text()))
+            return Report(**json.loads(path.read_text("utf8")))
         except FileNotFoundError:
             raise ValueError(f"There is no report in {folder}. Run the experiment first: `phibe run NAME`.") from None
         except (json.JSONDecodeError, TypeError) as error:

@@ -58,7 +58,7 @@ def write_report(
     write_json(folder / "quality.json", quality.as_json())
     with replacing(folder / "report.html") as partial:
         facts = {"about": about, "history": history, "name": folder.name, "names": names_of(data)}
-        partial.write_text(page(quality, views, **facts), "utf8")
+        partial.write_text(page(quality, views, **facts), "utf8", "surrogateescape")
     return quality
 
 

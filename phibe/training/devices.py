@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 PRECISIONS = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
+
+BF16_TRIAL = """
+import torch
+torch.set_num_threads(1)
+layers = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(2048, 64))
+with torch.autocast("cpu", torch.bfloat16):
+    loss = layers(torch.ones(32, 16, 8, 8)).float().square().mean()
+loss.backward()
+"""
 
 
 class Asked(Protocol):
@@ -60,6 +73,30 @@ def pick(accelerator: str) -> torch.device:
     if not there[name]:
         raise ValueError(f"`accelerator` = {accelerator!r} was asked for, but torch sees no such device. Use 'auto'?")
     return torch.device(name)
+
+
+def bfloat16(device: torch.device, *, enabled: bool) -> AbstractContextManager[Any]:
+    """Where a `bf16-mixed` network computes; on a CPU that fails at bfloat16, a ValueError."""
+    if enabled and device.type == "cpu" and (trouble := bf16_trouble()):
+        raise ValueError(
+            f"`precision` = 'bf16-mixed' does not work on this CPU: a trial in a process of its own {trouble}. "
+            "Use precision '32-true', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts?"
+        )
+    return torch.autocast(device.type, torch.bfloat16) if enabled else nullcontext()
+
+
+@cache
+def bf16_trouble() -> str:
+    """How the trial of bfloat16 on this CPU went wrong, '' if it did not: some CPUs advertise instructions that their
+    kernel withholds, and to use them kills the process; so a child tries first."""
+    command = [sys.executable, "-P", "-c", BF16_TRIAL]
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf8", errors="replace", timeout=300)
+    except subprocess.TimeoutExpired as late:
+        return f"did not end within {late.timeout:g} s"
+    if done.returncode < 0:
+        return f"was killed by {signal.Signals(-done.returncode).name}"
+    return f"failed: {done.stderr.strip().rpartition(chr(10))[2]}" if done.returncode else ""
 
 
 def seed_device(device: torch.device, seed: int) -> None:

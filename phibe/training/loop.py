@@ -22,7 +22,7 @@ from phibe.networks.checks import check_network
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import WHERE, FitConfig
-from phibe.training.devices import PRECISIONS, engine, seed_device
+from phibe.training.devices import PRECISIONS, bfloat16, engine, seed_device
 from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
 from phibe.training.sampling import Batches, Samples, seed_of, split_paths
 from phibe.training.validation import Watch, judge
@@ -69,8 +69,7 @@ class ObjectiveModule(Loss):
             options["generator"] = generator
         with ExitStack() as stack:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
-            if self.mixed:
-                stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
+            stack.enter_context(bfloat16(sample[0].device, enabled=self.mixed))
             if self.balance:
                 return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
             return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
@@ -233,6 +232,7 @@ def train(
     loss = task.loss(typical, config)
     network, about = loss.network, task.about(loss.network, data)
     devices = engine(config)
+    bfloat16(devices.device, enabled=config.precision == "bf16-mixed")  # one that does not work ends the fit here
     batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
 
     identity = identify(data, held_out, about["network"], loss.facts, config) if out else {}

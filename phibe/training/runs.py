@@ -134,20 +134,20 @@ class Metrics:
     def append(self, line: dict[str, Any]) -> None:
         """A number that is not finite is written as null, which every reader of JSON takes."""
         if self.path:
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf8") as file:
                 file.write(json.dumps({key: _finite(value) for key, value in line.items()}) + "\n")
 
     def trim(self, step: int) -> None:
         """Forget what was written after `step`, or not to its end: that part is about to be done again."""
         if self.path and self.path.exists():
-            kept = [line for line in self.path.read_text().splitlines() if _step(line) <= step]
+            kept = [line for line in self.path.read_text("utf8").splitlines() if _step(line) <= step]
             with replacing(self.path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in kept))
+                partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf8")
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path or not self.path.exists():
             return []
-        return [json.loads(line) for line in self.path.read_text().splitlines() if _step(line) < math.inf]
+        return [json.loads(line) for line in self.path.read_text("utf8").splitlines() if _step(line) < math.inf]
 
 
 def _finite(value: Any) -> Any:
@@ -274,7 +274,7 @@ class Folder:
     def _config(self) -> dict[str, Any]:
         assert self.path
         try:
-            return json.loads((self.path / "config.json").read_text())
+            return json.loads((self.path / "config.json").read_text("utf8"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.path} holds a run without a readable config.json: {error}. Choose another `out`."
@@ -367,7 +367,7 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
 def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
-        about = json.loads(path.read_text())
+        about = json.loads(path.read_text("utf8"))
         if missing := {"network", "state_shape", "interval", "step", "dtype"} - about.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         return about

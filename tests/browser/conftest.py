@@ -76,7 +76,7 @@ def free_port() -> int:
 @contextmanager
 def running(command: list[str], url: str, log: Path, env: dict[str, str] | None = None):
     """Runs a server until the block ends; it and all its children are then gone. Waits for its first answer."""
-    with log.open("w") as output:
+    with log.open("w", encoding="utf8") as output:
         server = subprocess.Popen(
             command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True, env={**os.environ, **(env or {})}
         )
@@ -100,7 +100,7 @@ def wait_for(url: str, server: subprocess.Popen, log: Path, seconds: float = 120
                 return
         except OSError:
             time.sleep(0.2)
-    pytest.fail(f"no answer from {url}:\n{log.read_text()[-4000:]}", pytrace=False)
+    pytest.fail(f"no answer from {url}:\n{log.read_text('utf8')[-4000:]}", pytrace=False)
 
 
 @pytest.fixture(scope="package")

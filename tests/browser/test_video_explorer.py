@@ -141,7 +141,7 @@ def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, film, tmp_pa
     mine = truth(page)
     assert "of 24" in clock(page)
     bad, large = tmp_path / "bad.mp4", tmp_path / "large.mp4"
-    bad.write_text("this is no film")
+    bad.write_text("this is no film", encoding="utf8")
     large.write_bytes(bytes(30 * 2**20))
     for path, reason in ((bad, "none of these"), (large, "at most 8 MB; this file has 30.0"), (film(9), "has 9")):
         chooser(page).set_input_files(path)

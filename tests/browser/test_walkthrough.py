@@ -31,7 +31,7 @@ def say(folder: Path, *arguments: str) -> str:
     """`phibe …` in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "phibe", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf8")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,7 +55,7 @@ def test_check_says_what_was_understood(walked):
 
 def test_every_choice_has_its_reason(walked):
     folder, said = walked
-    choices = {choice["what"]: choice for choice in json.loads((folder / "mine" / "choices.json").read_text())}
+    choices = {choice["what"]: choice for choice in json.loads((folder / "mine" / "choices.json").read_text("utf8"))}
     assert {"objective", "network", "held out"} <= choices.keys()
     assert all(choice["reason"] in said["fit"] for choice in choices.values())
 
@@ -90,7 +90,7 @@ def test_the_generated_law_is_the_true_one(walked):
 
 def test_the_report_says_so_in_a_browser(walked, page):
     folder, said = walked
-    quality = json.loads((folder / "mine" / "quality.json").read_text())
+    quality = json.loads((folder / "mine" / "quality.json").read_text("utf8"))
     assert quality["verdict"] == "good"
     assert "good" in said["fit"]
     page.goto((folder / "mine" / "report.html").as_uri())

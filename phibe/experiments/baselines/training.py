@@ -15,7 +15,7 @@ from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.pfi import PFI
 from phibe.flow import Flow
 from phibe.training.config import FitConfig
-from phibe.training.devices import PRECISIONS
+from phibe.training.devices import PRECISIONS, bfloat16
 from phibe.training.loop import Loss, train
 from phibe.training.runs import about_flow, load_weights, read_config, read_weights, rebuild
 from phibe.trajectories import Trajectories
@@ -106,5 +106,5 @@ class ForecastLoss(Loss):
         return self.network.draw(n, generator)
 
     def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        with torch.autocast(sample[0].device.type, torch.bfloat16, enabled=self.mixed):
+        with bfloat16(sample[0].device, enabled=self.mixed):
             return self.network.loss(*sample)

@@ -28,7 +28,7 @@ BRIDGE = 10
 def read_markers(path: str | Path) -> np.ndarray:
     """The file's six columns, (rows, 6) in pixels, with NaN where a number is missing; `.gz` is read as it is."""
     try:
-        rows = np.genfromtxt(path, delimiter=",", dtype=float)
+        rows = np.genfromtxt(path, delimiter=",", dtype=float, encoding="utf8")
     except FileNotFoundError:
         raise ValueError(f"There is no file {path}.") from None
     except (ValueError, OSError) as error:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from phibe.networks.unet import ResidualBlock
 from phibe.training.config import FitConfig
-from phibe.training.devices import PRECISIONS
+from phibe.training.devices import PRECISIONS, bfloat16
 from phibe.training.loop import Loss, train
 from phibe.training.runs import load_weights, read_config, read_weights
 from phibe.trajectories import Trajectories
@@ -274,7 +274,7 @@ class VQLoss(Loss):
 
     def forward(self, x: Tensor, *times: Tensor, generator: torch.Generator | None = None) -> Tensor:
         frames = x.flatten(0, 1)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
+        with bfloat16(x.device, enabled=self.mixed):
             made, moved = self.network(frames, generator=generator)
         return (made - frames).square().flatten(1).mean(1) + self.commitment * moved.flatten(1).mean(1)
 
