@@ -17,9 +17,8 @@ from problems import PAPER
 from phibe import Trajectories
 from phibe.cli import Options, convert, experiments, main
 from phibe.experiments.report import MissingData
-from phibe.io import open_data, save_data
+from phibe.io import open_data, parse_times, save_data
 from phibe.objectives import OBJECTIVES
-from phibe.summaries import parse_times
 from phibe.training.config import FitConfig
 from phibe.training.runs import open_flow
 

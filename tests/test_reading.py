@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from phibe import Trajectories, open_data
-from phibe.io import from_arrays, save_data, settle
+from phibe.io import from_arrays, save_data, treat_missing
 from phibe.trajectories import Label, Labels
 
 LABELS = Labels.read(["time [s]", "x [m]", "speed (m/s)"])
@@ -136,7 +136,7 @@ def transitions(arrays):
 
 
 def test_drop_leaves_exactly_the_transitions_that_touch_no_missing_value():
-    arrays, note = settle(holes(), "drop")
+    arrays, note = treat_missing(holes(), "drop")
     full = np.arange(16.0).reshape(2, 8)
     kept = [(0, k) for k in (0, 3, 6)]  # first observation of each transition that is left
     assert transitions(arrays) == [(k, full[p, k], 1.0, 1.0) for p, k in kept]
@@ -145,9 +145,9 @@ def test_drop_leaves_exactly_the_transitions_that_touch_no_missing_value():
 
 def test_split_cuts_at_gaps_in_time_too_and_whole_data_stays_as_it_is():
     whole = {"states": np.arange(6.0).reshape(1, 6, 1), "times": np.array([0, 1, 2, 30, 31, 32.0])}
-    assert settle(whole, "drop") == (whole, "")
-    assert settle(whole, "error") == (whole, "")
-    arrays, note = settle(whole, "split")
+    assert treat_missing(whole, "drop") == (whole, "")
+    assert treat_missing(whole, "error") == (whole, "")
+    arrays, note = treat_missing(whole, "split")
     assert [t for t, *_ in transitions(arrays)] == [0, 1, 30, 31]
     assert "1 gaps in time" in note
 
@@ -156,10 +156,10 @@ def test_an_error_names_the_first_and_counts_all():
     with pytest.raises(
         ValueError, match=r"8 of 16 observations have a missing value, the first in path 0 at time index 2"
     ):
-        settle(holes(), "error")
+        treat_missing(holes(), "error")
 
 
 def test_padding_is_not_missing():
     arrays = {"states": np.full((2, 3, 1), np.nan), "times": np.arange(3.0), "lengths": np.array([3, 2])}
     arrays["states"][0, :, 0], arrays["states"][1, :2, 0] = 1.0, 2.0
-    assert settle(arrays, "error")[1] == ""
+    assert treat_missing(arrays, "error")[1] == ""
