@@ -75,7 +75,8 @@ def read_csv(path: Path) -> Table:
     try:
         frame = pandas.read_csv(stream, **known)
         last, beyond = frame[len(names) - 1], frame[len(names)]
-        doubtful = bool((last == "").any() or (beyond != "").any()) or not isinstance(frame.index, pandas.RangeIndex)
+        short = bool((last.str.strip() == "").any())  # or empty, or a row of blanks
+        doubtful = short or bool((beyond != "").any()) or not isinstance(frame.index, pandas.RangeIndex)
     except ValueError:  # an open quote, or more values than names
         doubtful, frame = True, pandas.DataFrame()
     if doubtful or '"' in text:
