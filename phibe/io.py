@@ -68,9 +68,10 @@ def open_data(
     >>> open_data(BytesIO(b"path,time [s],x [m]\na,0,1.5\na,1,2\nb,0,3\nb,1,4\n"), kind="csv")
     Trajectories(2 paths × 2 times, state (1,), t from 0 to 1, torch.float64)
     """
-    mapped = isinstance(file, str | Path) and missing == "error" and not layout
-    if mapped and (path := Path(str(file))).suffix == ".zarr" and path.is_dir():
-        return map_store(path, cache)
+    if isinstance(file, str | Path) and missing == "error" and not layout:  # else it is read into memory
+        path = Path(file)
+        if path.suffix == ".zarr" and path.is_dir():
+            return map_store(path, cache)
     return read_data(file, Layout(**layout), missing=missing, kind=kind)[0]
 
 
@@ -81,6 +82,8 @@ def read_data(
     if not isinstance(file, str | Path):
         return _read_binary(file, kind, layout, missing)
     path = Path(file)
+    if kind:
+        raise ValueError(f"The `kind` of {path} is that of its name; {kind!r} can be said of an open file only.")
     if path.suffix not in (".csv", *KINDS):
         raise ValueError(
             f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. Rename or convert it? "
@@ -104,7 +107,7 @@ def read_data(
 
 def _read_binary(file: BinaryIO, kind: str | None, layout: Layout, missing: str) -> tuple[Trajectories, str]:
     """The same of an open file, through a temporary copy; messages know it by its name."""
-    name = Path(str(getattr(file, "name", "data")))
+    name = Path(str(getattr(file, "name", "") or "data"))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / (f"{name.stem}.{kind.lstrip('.')}" if kind else name.name)
         with path.open("wb") as copy:
@@ -113,20 +116,6 @@ def _read_binary(file: BinaryIO, kind: str | None, layout: Layout, missing: str)
             return read_data(path, layout, missing=missing)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), path.name)) from error
-
-
-def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
-    """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
-    text = arrays.get("labels")
-    labels = Labels.read(text) if text is not None and text.dtype.kind == "U" else None  # others mean other things
-    return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
-
-
-def windowed(data: Trajectories, length: int) -> Trajectories:
-    """Pieces of `length` observations, with times since the beginning of each."""
-    pieces = data.cut(length)
-    times = pieces._path_times()
-    return pieces._with(pieces.states, times - times[:, :1], pieces.lengths)
 
 
 def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
@@ -151,6 +140,20 @@ def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
+    """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
+    text = arrays.get("labels")
+    labels = Labels.read(text) if text is not None and text.dtype.kind == "U" else None  # others mean other things
+    return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
+
+
+def windowed(data: Trajectories, length: int) -> Trajectories:
+    """Pieces of `length` observations, with times since the beginning of each."""
+    pieces = data.cut(length)
+    times = pieces._path_times()
+    return pieces._with(pieces.states, times - times[:, :1], pieces.lengths)
 
 
 def _recognised(arrays: dict[str, np.ndarray], layout: Layout, path: Path) -> dict[str, np.ndarray]:
@@ -295,7 +298,7 @@ def describe_data(data: Trajectories, path: Path, **more: str) -> str:
         "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}{names}",
     }
     lines |= more | _ranges(data)
-    warned = [("look at" if i == 0 else "", text) for i, text in enumerate(data_warnings(data))]
+    warned = [("warning" if i == 0 else "", text) for i, text in enumerate(data_warnings(data))]
     return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in (*lines.items(), *warned) if text)])
 
 

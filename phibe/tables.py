@@ -49,7 +49,7 @@ def write_csv(path: Path, arrays: dict[str, np.ndarray], more: Sequence[str] = (
     return path
 
 
-# -- from a file ---
+# -- from a file -------------------------------------------------------------------------------------------------------
 
 
 class Table(NamedTuple):

@@ -30,9 +30,8 @@ class Trajectories:
     >>> data = Trajectories([[[0.0], [1.0], [4.0]], [[2.0], [3.0], [0.0]]], [0.0, 0.5, 1.5], [3, 2])
     >>> data
     Trajectories(2 paths × 3 times, ragged 2–3, state (1,), t from 0 to 1.5, torch.float64)
-    >>> x, t, dx, dt = data.pairs()
-    >>> dx[:, 0] / dt
-    tensor([2., 3., 2.], dtype=torch.float64)
+    >>> data.typical_step, data.interval, len(data[1:])
+    (0.5, (0.0, 1.5), 1)
     """
 
     states: Tensor
@@ -168,7 +167,11 @@ class Trajectories:
         return Windows(x, t.to(x.dtype), t.diff(dim=1).to(x.dtype))
 
     def pairs(self) -> Pairs:
-        """Every transition between neighbouring observations, with its own `t` and `dt`."""
+        """Every transition between neighbouring observations, with its own `t` and `dt`.
+
+        >>> Trajectories([[[0.0], [1.0], [4.0]]], [0.0, 0.5, 1.5]).pairs().dx[:, 0]
+        tensor([1., 3.], dtype=torch.float64)
+        """
         inside = self._observed(2)
         times = self._path_times()
         x, dx = self.states[:, :-1][inside], self.states.diff(dim=1)[inside]
@@ -253,7 +256,7 @@ class Windows(NamedTuple):
     dt: Tensor
 
 
-# -- names and units --------------------------------------------------------------------------------------------------
+# -- names and units ---------------------------------------------------------------------------------------------------
 
 
 class Label(NamedTuple):
@@ -299,7 +302,7 @@ class Labels(NamedTuple):
             )
 
 
-# -- what must hold ---------------------------------------------------------------------------------------------------
+# -- what must hold ----------------------------------------------------------------------------------------------------
 
 
 def _validate(data: Trajectories) -> None:
@@ -334,7 +337,7 @@ def _validate(data: Trajectories) -> None:
 
 
 def _check_times(data: Trajectories) -> None:
-    times = data._path_times() if data.times.ndim == 2 or data.lengths is not None else data.times[None]
+    times = data.times[None] if data.shared_times and data.lengths is None else data._path_times()
     inside = data._observed(2)[: len(times)]
     gaps = times.diff(dim=1)
     bad = inside & ~((gaps > 0) & gaps.isfinite())
@@ -343,8 +346,7 @@ def _check_times(data: Trajectories) -> None:
         a, b = float(times[path, index]), float(times[path, index + 1])
         raise ValueError(
             f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
-            f"{index + 1}. "
-            "Sort the observations and drop repeated times first?"
+            f"{index + 1}. Sort the observations and drop repeated times first?"
         )
 
 
@@ -367,7 +369,7 @@ def _first_bad(state: Tensor) -> float:
     return float(state[~torch.isfinite(state)][0])
 
 
-# -- arrays as they come, of numpy, xarray or torch, made tensors ----------------------------------------------------
+# -- arrays of numpy, xarray or torch, as tensors ----------------------------------------------------------------------
 
 
 def from_xarray(array: Any) -> tuple[Any, Any]:

@@ -55,7 +55,15 @@ def say(capsys):
 def test_check_fit_and_generate_belong_together(here, say):
     code, out, err = say("check", "data.npz")
     assert (code, err) == (0, "")
-    for fact in ("20", "6 a path, from 0 to 1, shared by all paths", "0.2", "shape (2,), float64", "x[1]", "advice"):
+    for fact in (
+        "20",
+        "6 a path, from 0 to 1, shared by all paths",
+        "0.2",
+        "shape (2,), float64",
+        "|Δx|²/Δt",
+        "x[1]",
+        "advice",
+    ):
         assert fact in out
 
     code, out, err = say("fit", "data.npz", "--objective", "regression", "--out", "run", *QUICK)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given
@@ -24,8 +25,13 @@ LABELS = Labels.read(["time [s]", "x [m]", "speed (m/s)"])
 def some(ragged=False, own=True, seed=0):
     generator = np.random.default_rng(seed)
     times = np.sort(generator.uniform(0, 2, (5, 7)), axis=1) if own else np.linspace(0, 1, 7)
-    lengths = np.array([7, 3, 5, 2, 7]) if ragged else None
-    return Trajectories(generator.normal(size=(5, 7, 2)), times, lengths, labels=LABELS)
+    states, lengths = generator.normal(size=(5, 7, 2)), np.array([7, 3, 5, 2, 7]) if ragged else None
+    if ragged:
+        beyond = np.arange(7) >= lengths[:, None]
+        states[beyond] = np.nan
+        if own:
+            times[beyond] = np.nan
+    return Trajectories(states, times, lengths, labels=LABELS)
 
 
 def same(a, b):
@@ -33,6 +39,8 @@ def same(a, b):
     assert torch.equal(inside, b._observed())
     assert torch.equal(a.states[inside], b.states[inside])
     assert torch.equal(a._path_times()[inside], b._path_times()[inside])
+    for part, whole in zip(a.pairs(), b.pairs(), strict=True):
+        assert torch.equal(part, whole)
     assert a.labels == b.labels
 
 
@@ -87,6 +95,8 @@ def test_messages_about_an_open_file_name_it_and_not_its_copy():
         open_data(io.BytesIO(b"time,x\n0,1\n1,a\n"), kind="csv")
     with pytest.raises(ValueError, match="got 'data'.*Of an open file say the `kind`"):
         open_data(io.BytesIO(b"time,x\n0,1\n1,2\n"))
+    with pytest.raises(ValueError, match=r"The `kind` of a.csv is that of its name; 'npz' can be said of an open file"):
+        open_data("a.csv", kind="npz")
     with pytest.raises(ValueError, match=r"^data.zarr is a file, and no .zarr"):
         open_data(io.BytesIO(b""), kind="zarr")
 
@@ -188,6 +198,19 @@ def test_single_precision_is_written_with_every_digit(tmp_path):
     assert torch.equal(open_data(save_data(data, tmp_path / "data.csv")).states, data.states.double())
 
 
+def test_a_table_that_could_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    def half(frame, path, **options):
+        path.write_text("path,t")
+        raise KeyboardInterrupt
+
+    path = save_data(some(), tmp_path / "data.csv")
+    monkeypatch.setattr(pandas.DataFrame, "to_csv", half)
+    with pytest.raises(KeyboardInterrupt):
+        save_data(some(seed=1), path)
+    same(open_data(path), some())
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_dates_become_days(tmp_path):
     data = read(tmp_path, "date,x\n2024-02-28,1\n2024-02-29,2\n2024-03-01T12:00,3\n")
     assert data.times.tolist() == [0, 1, 2.5]
@@ -278,7 +301,7 @@ def test_a_description_holds_the_numbers_of_the_data():
         assert fact in text
     assert f"from {states[..., 0].min():.4g} to {states[..., 0].max():.4g}, mean {states[..., 0].mean():.4g}" in text
     assert f"spread {states[..., 1].std(correction=0):.4g}" in text
-    assert "missing" not in text and "look at" not in text
+    assert "missing" not in text and "warning" not in text
 
 
 def clean(paths=30, steps=101):
