@@ -270,8 +270,8 @@ class Label(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Label:
-        """`x [m]` and `x (m)` are x in metres; anything else is a name without a unit."""
-        found = re.fullmatch(r"\s*(.*?)\s*[\[(]([^\[\]()]*)[\])]\s*", text)
+        """`x [m]` and `x (m)` are x in metres; anything else, `x[0]` too, is a name without a unit."""
+        found = re.fullmatch(r"\s*(.*?)(?!\[\d+\])\s*[\[(]([^\[\]()]*)[\])]\s*", text)
         return Label(found[1], found[2].strip()) if found and found[1] else Label(text.strip())
 
 

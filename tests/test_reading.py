@@ -192,6 +192,17 @@ def test_a_table_that_cannot_be_read_names_the_line(tmp_path, text, message):
         read(tmp_path, text)
 
 
+def test_an_index_is_part_of_a_name_and_no_unit(tmp_path):
+    data = Trajectories(np.zeros((1, 2, 2)), [0.0, 1.0])
+    assert open_data(save_data(data, tmp_path / "data.csv")).labels.texts() == ["t", "x[0]", "x[1]"]
+    assert open_data(tmp_path / "data.csv", columns=["x[1]"]).labels.texts() == ["t", "x[1]"]
+    assert [Label.parse(text) for text in ("x[m]", "u [1]", "u(1)")] == [
+        Label("x", "m"),
+        Label("u", "1"),
+        Label("u", "1"),
+    ]
+
+
 def test_single_precision_is_written_with_every_digit(tmp_path):
     data = Trajectories(torch.rand(3, 4, 2, generator=torch.Generator().manual_seed(0)), torch.arange(4))
     assert data.states.dtype == torch.float32
