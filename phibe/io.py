@@ -1,344 +1,39 @@
-"""Tables: trajectories as rows of (path, time, coordinates), read from and written to .csv."""
+"""Trajectories in files: tables and arrays in and out, missing values, and what was understood of a file.
+
+`open_data` reads a .csv (a row for each observation: path, time, coordinates), .npz, .npy, .nc or .zarr; `save_data`
+writes them. What cannot be read with certainty is refused with its file, line and column: nothing is guessed.
+Read next: trajectories (what comes back), stores (data larger than memory), diagnostics (what the data is good for).
+"""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Iterable, Sequence
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from phibe.files import KINDS, open_dataset, read_arrays, refuse_size, replacing, write_arrays
+from phibe.files import KINDS, open_dataset, read_arrays, refuse_size, write_arrays
 from phibe.stores import map_store
+from phibe.tables import PATHS, TIMES, Roles, Table, numbers, observed, padded, read_csv, table_arrays, write_csv
 from phibe.trajectories import Label, Labels, Trajectories
 
-# -- tables ----------------------------------------------------------------------------------------------------------
-
-
-DELIMITERS = (",", ";", "\t")
-PATHS = ("path", "trajectory", "traj", "track", "run", "series", "id", "path_id", "trajectory_id", "track_id", "run_id")
-TIMES = ("t", "time", "times", "date", "datetime", "timestamp")
-MISSING = ("", "na", "n/a", "nan", "null", "none", "-")
-
-
-class Table(NamedTuple):
-    """Columns of text or numbers by their header, and for each row what to call it in a message, e.g. `line 7`."""
-
-    columns: dict[str, Any]
-    rows: Sequence[int]
-    row: str = "line"
-
-    def where(self, index: int) -> str:
-        return f"{self.row} {self.rows[index]}"
-
-
-# -- from a file -------------------------------------------------------------------------------------------------------
-
-
-def read_csv(path: Path) -> Table:
-    """The columns of a text file whose first line names them, separated by commas, semicolons or tabs."""
-    text = _text(path)
-    header = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = max(DELIMITERS, key=header.count)
-    if delimiter not in header:
-        raise ValueError(
-            f"{path}: the first line, {header[:40]!r}, is one column. A table needs a time and a coordinate at least, "
-            "separated by commas, semicolons or tabs."
-        )
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
-    try:
-        numbered = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise ValueError(f"{path}: line {reader.line_num} cannot be read: {error}.") from error
-    names = _header(numbered[0][1], path)
-    for line, row in numbered[1:]:
-        if len(row) != len(names):
-            raise ValueError(
-                f"{path}: line {line} has {len(row)} values and the header {len(names)} names. A comma inside a "
-                "number, a line cut short, or another delimiter?"
-            )
-    if len(numbered) < 2:
-        raise ValueError(f"{path} has a header and no rows.")
-    cells: dict[str, Sequence[str]] = dict(zip(names, zip(*(row for _, row in numbered[1:]), strict=True), strict=True))
-    if delimiter == ";":
-        cells = {name: _points(column) for name, column in cells.items()}
-    return Table({name: column for name, column in cells.items() if name}, [line for line, _ in numbered[1:]])
-
-
-def _text(path: Path) -> str:
-    refuse_size(8 * path.stat().st_size)  # cells take about so much more room than their text
-    content = path.read_bytes()
-    if not content.strip():
-        raise ValueError(f"{path} is empty.")
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ValueError(f"{path} is text in UTF-16. Save it as UTF-8.")
-    if b"\0" in content:
-        raise ValueError(f"{path} is no text: byte {content.index(bytes(1))} is zero. Is it of another kind than .csv?")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: byte {error.start} is {content[error.start]:#x}.") from error
-
-
-def _header(names: list[str], path: Path) -> list[str]:
-    names = [name.strip() for name in names]
-    if all(_is_number(name) for name in names):
-        raise ValueError(
-            f"{path}: the first line must name the columns, e.g. `path,time,x [m]`; it holds numbers: "
-            f"{', '.join(names[:4])}."
-        )
-    if twice := {name for name in names if name and names.count(name) > 1}:
-        raise ValueError(f"{path}: two columns are called {sorted(twice)[0]!r}.")
-    return names
-
-
-def _points(column: Sequence[str]) -> Sequence[str]:
-    """Decimal commas made points, in a column that has no points."""
-    if not any("," in cell for cell in column) or any("." in cell for cell in column):
-        return column
-    return [cell.replace(",", ".") for cell in column]
-
-
-# -- from columns ------------------------------------------------------------------------------------------------------
-
-
-def table_arrays(
-    table: Table, *, path: str | None, time: str | None, columns: Sequence[str], file: Path
-) -> dict[str, np.ndarray]:
-    """`states`, `times`, `lengths` and `labels` of a table; rows of one path must come in the order of time."""
-    paths, times, chosen = _roles(table, path, time, columns, file)
-    t = numbers(table, times, file)
-    if np.isnan(t).any():
-        raise ValueError(f"{file}: {table.where(int(np.isnan(t).argmax()))} has no time in column {times!r}.")
-    states = np.stack([numbers(table, name, file) for name in chosen], axis=1)
-    group = _groups(table, paths, len(t), file)
-    order = np.argsort(group, kind="stable")
-    _check_order(t[order], group[order], order, table=table, paths=paths, file=file)
-    labels = [_time_label(table, times), *(str(Label.parse(name)) for name in chosen)]
-    return padded(states[order], t[order], np.bincount(group)) | {"labels": np.array(labels)}
-
-
-def _roles(
-    table: Table, path: str | None, time: str | None, columns: Sequence[str], file: Path
-) -> tuple[str | None, str, list[str]]:
-    """Names of the path column (None: one path), of the time and of the coordinates."""
-    plain = {Label.parse(name).name.lower(): name for name in table.columns} | {name: name for name in table.columns}
-    for name in (*([path] if path else []), *([time] if time else []), *columns):
-        if name not in plain and name.lower() not in plain:
-            raise ValueError(f"{file} has no column {name!r}; it has {', '.join(map(repr, table.columns))}.")
-
-    def find(asked: str | None, known: Iterable[str]) -> str | None:
-        if asked:
-            return plain.get(asked) or plain[asked.lower()]
-        return next((plain[name] for name in known if name in plain), None)
-
-    paths, times = find(path, PATHS), find(time, TIMES)
-    if times is None:
-        raise ValueError(
-            f"{file} has no column of times; it has {', '.join(map(repr, table.columns))}. Call it `time`, or name it "
-            "with --time-column."
-        )
-    chosen = [str(find(name, ())) for name in columns] or [n for n in table.columns if n not in (paths, times)]
-    if not chosen:
-        raise ValueError(f"{file} has a time and no coordinate: {', '.join(map(repr, table.columns))}.")
-    return paths, times, chosen
-
-
-def numbers(table: Table, name: str, file: Path) -> np.ndarray:
-    """A column as float64, NaN where a cell is empty or says NA; dates in days since the first of them."""
-    cells = table.columns[name]
-    if isinstance(cells, np.ndarray):
-        if cells.dtype.kind not in "fiub":
-            raise ValueError(f"{file}: column {name!r} holds {cells.dtype}, and numbers are needed.")
-        return cells.astype(np.float64)
-    try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError:
-        known = ["nan" if cell.strip().lower() in MISSING else cell for cell in cells]
-    try:
-        return np.array(known, dtype=np.float64)
-    except ValueError:
-        if _dated(cells):
-            return _days(cells)
-        bad = next(i for i, cell in enumerate(known) if not _is_number(cell))
-        raise ValueError(
-            f"{file}: {table.where(bad)} has {cells[bad][:40]!r} in column {name!r}, and a number is needed. Text that "
-            "is no coordinate? Choose the others with --columns."
-        ) from None
-
-
-def _dated(cells: Sequence[str]) -> bool:
-    return bool(re.match(r"\d{4}-\d\d-\d\d", cells[0].strip()))
-
-
-def _days(cells: Sequence[str]) -> np.ndarray:
-    try:
-        dates = np.array([cell.strip() for cell in cells], dtype="datetime64[ms]")
-    except ValueError as error:
-        raise ValueError(f"a date that cannot be read: {error}") from error
-    return (dates - dates.min()) / np.timedelta64(1, "D")
-
-
-def _time_label(table: Table, name: str) -> str:
-    cells = table.columns[name]
-    label = Label.parse(name)
-    dated = not isinstance(cells, np.ndarray) and _dated(cells)
-    return str(Label(label.name, "d")) if dated else str(label)
-
-
-def _groups(table: Table, paths: str | None, count: int, file: Path) -> np.ndarray:
-    """For each row the number of its path, in the order in which they first appear."""
-    if paths is None:
-        return np.zeros(count, dtype=np.int64)
-    cells = np.asarray(table.columns[paths])
-    if cells.dtype.kind == "U" and (empty := np.char.strip(cells) == "").any():
-        raise ValueError(f"{file}: {table.where(int(empty.argmax()))} belongs to no path: {paths!r} is empty.")
-    _, first, group = np.unique(cells, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[group]
-
-
-def _check_order(
-    t: np.ndarray, group: np.ndarray, order: np.ndarray, *, table: Table, paths: str | None, file: Path
-) -> None:
-    bad = (np.diff(group) == 0) & ~(np.diff(t) > 0)
-    if bad.any():
-        i = int(bad.argmax())
-        who = "" if paths is None else f" of path {table.columns[paths][order[i]]}"
-        fix = "Several paths? Add a column `path`." if paths is None else "Sort the rows and drop repeated times."
-        raise ValueError(
-            f"{file}: the time{who} must increase; it goes from {t[i]:g} ({table.where(order[i])}) to {t[i + 1]:g} "
-            f"({table.where(order[i + 1])}). {fix}"
-        )
-
-
-def padded(states: np.ndarray, t: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """Paths that follow one another in rows, (row, *state) and (row,), as `states` (path, time, *state) and `times`.
-
-    Shorter ones repeat their last state, and then there are `lengths`. Times that all paths share are kept once.
-    """
-    starts = np.concatenate([[0], lengths.cumsum()[:-1]])
-    column = np.arange(lengths.max())
-    index = starts[:, None] + np.minimum(column, lengths[:, None] - 1)
-    inside, times = column < lengths[:, None], t[index]
-    grid = times[lengths.argmax()]
-    arrays = {"states": states[index], "times": grid if (times == grid)[inside].all() else times}
-    return arrays if inside.all() else arrays | {"lengths": lengths}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-# -- to a file ---------------------------------------------------------------------------------------------------------
-
-
-def write_table(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Rows of path, time, coordinates and whatever else there is of each observation, with a header, to a .csv."""
-    states, path = arrays["states"], Path(path)
-    if states.ndim != 3:
-        raise ValueError(f"A .csv holds states that are vectors; these are {states.shape[2:]}. Write a .npz or .zarr.")
-    count, steps = states.shape[:2]
-    lengths = arrays.get("lengths", np.full(count, steps))
-    inside = np.arange(steps) < lengths[:, None]
-    more = {n: a[inside] for n, a in arrays.items() if n not in ("states", "times", "lengths", "labels")}
-    number = np.broadcast_to(np.arange(count)[:, None], (count, steps))[inside]
-    columns = [number, np.broadcast_to(arrays["times"], (count, steps))[inside], *states[inside].T, *more.values()]
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["path", *arrays["labels"].tolist(), *more])
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
-    return path
-
-
-# -- missing values --------------------------------------------------------------------------------------------------
-
-
-CHOICES = ("error", "drop", "split")
-GAP = 10
-"""A step of so many median ones is a gap at which `split` cuts."""
-
-
-def settle(arrays: dict[str, np.ndarray], choice: str) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays without missing values (NaN), and a sentence on what was done, empty if nothing was.
-
-    `error` refuses them and names the first. `drop` leaves out every transition that touches one: what is before and
-    after becomes a path each, and an observation alone between two of them is lost. `split` does so, and cuts where a
-    path was not observed for ten median steps, too.
-    """
-    if choice not in CHOICES:
-        raise ValueError(f"`missing` must be one of {', '.join(CHOICES)}; got {choice!r}.")
-    states, shape = arrays["states"], np.shape(arrays["times"])
-    if (
-        states.dtype.kind != "f"
-        or states.ndim < 3
-        or not states.size
-        or shape not in (states.shape[1:2], states.shape[:2])
-    ):
-        return arrays, ""  # nothing that can be missing, or no trajectories, which `Trajectories` will say
-    inside = observed(arrays)
-    bad = np.isnan(states.reshape(*states.shape[:2], -1)).any(axis=2) & inside
-    if bad.any() and choice == "error":
-        raise ValueError(_message(arrays, bad, int(inside.sum())))
-    times = np.broadcast_to(arrays["times"], bad.shape)
-    steps = np.diff(times, axis=1)
-    joined = (inside & ~bad)[:, 1:] & (inside & ~bad)[:, :-1]  # is this observation one path with the next?
-    gaps = joined & (steps > GAP * np.median(steps[inside[:, 1:]])) if choice == "split" else np.zeros_like(joined)
-    if not bad.any() and not gaps.any():
-        return arrays, ""
-    return _pieces(arrays, times, joined & ~gaps, f"{bad.sum()} missing observations, {gaps.sum()} gaps in time")
-
-
-def observed(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """(path, time): is there an observation, or padding?"""
-    paths, steps = arrays["states"].shape[:2]
-    return np.arange(steps) < np.asarray(arrays.get("lengths", np.full(paths, steps)))[:, None]
-
-
-def _pieces(
-    arrays: dict[str, np.ndarray], times: np.ndarray, joined: np.ndarray, why: str
-) -> tuple[dict[str, np.ndarray], str]:
-    """A path for each run of joined observations."""
-    if not joined.any():
-        raise ValueError(f"{why}: no two neighbouring observations are left. Is a whole column missing?")
-    edge = np.diff(joined.astype(np.int8), axis=1, prepend=0, append=0)
-    lengths = (edge == -1).nonzero()[1] - (edge == 1).nonzero()[1] + 1
-    none = np.zeros((len(joined), 1), dtype=bool)
-    kept = np.concatenate([joined, none], axis=1) | np.concatenate([none, joined], axis=1)
-    made = padded(arrays["states"][kept], times[kept], lengths)
-    note = f"{why}: {len(joined)} paths became {len(lengths)} with {int(joined.sum())} transitions"
-    return {name: array for name, array in arrays.items() if name == "labels"} | made, note
-
-
-def _message(arrays: dict[str, np.ndarray], bad: np.ndarray, total: int) -> str:
-    path, index = (int(i) for i in np.argwhere(bad)[0])
-    t = np.broadcast_to(arrays["times"], bad.shape)[path, index]
-    return (
-        f"{int(bad.sum())} of {total} observations have a missing value, the first in path {path} at time index "
-        f"{index} (t = {t:g}). Choose what to do: --missing drop leaves out the transitions that touch one, --missing "
-        "split cuts paths there and at gaps in time."
-    )
-
-
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
+MISSING = ("error", "drop", "split")
 LARGEST = 1e150
 """Beyond it squares overflow."""
+FAR, FEW, HELD, GAP = 20.0, 20, 0.02, 10.0
+"""Spreads from the median, different values of a coordinate, share of repeated states, median steps: what is odd."""
 
 
 class Layout(NamedTuple):
     """How to read a file where its names do not say it: columns of a table, the step of an array without times.
 
     With `windows` long paths are cut into pieces of so many observations, each with times since its own beginning: for
-    one long path of a process at rest.
+    one long path of a stationary process.
     """
 
     path_column: str | None = None
@@ -347,37 +42,104 @@ class Layout(NamedTuple):
     time_step: float | None = None
     windows: int | None = None
 
+    @property
+    def roles(self) -> Roles:
+        return Roles(self.path_column, self.time_column, self.columns)
+
 
 def open_data(
-    path: str | Path, *, missing: str = "error", cache: str | Path | None = None, **layout: Any
+    file: str | Path | BinaryIO,
+    *,
+    kind: str | None = None,
+    missing: str = "error",
+    cache: str | Path | None = None,
+    **layout: Any,
 ) -> Trajectories:
-    """Trajectories of a file: .csv, .npz, .npy and .nc into memory, .zarr as a memory map of a copy.
+    r"""Trajectories of a path or a binary file: .csv, .npz, .npy and .nc in memory, .zarr as a memory map of a copy.
 
     A table has a column of times, one for the path if there are several, and the coordinates; `path_column`,
     `time_column` and `columns` name them where the header does not. An array without times needs a `time_step`; one
     long path is cut into `windows` of so many observations, with times since the beginning of each. `missing` says what
     to do with missing values: error, drop (transitions that touch one) or split (the path, there and at gaps in time).
-    The copy of a .zarr is kept in `cache`, by default a folder beside the store.
+    The copy of a .zarr is kept in `cache`, by default a folder beside the store; a .zarr is a path only. The `kind` of
+    a binary file is that of its name, or said: csv, npz, npy, nc.
+
+    >>> from io import BytesIO
+    >>> open_data(BytesIO(b"path,time [s],x [m]\na,0,1.5\na,1,2\nb,0,3\nb,1,4\n"), kind="csv")
+    Trajectories(2 paths × 2 times, state (1,), t from 0 to 1, torch.float64)
     """
-    path = Path(path)
-    if path.suffix == ".zarr" and missing == "error" and not layout and path.is_dir():
-        return map_store(path, cache)
-    return read_data(path, Layout(**layout), missing=missing)[0]
+    if isinstance(file, str | Path) and missing == "error" and not layout:  # else it is read into memory
+        path = Path(file)
+        if path.suffix == ".zarr" and path.is_dir():
+            return map_store(path, cache)
+    return read_data(file, Layout(**layout), missing=missing, kind=kind)[0]
+
+
+def read_data(
+    file: str | Path | BinaryIO, layout: Layout, *, missing: str = "error", kind: str | None = None
+) -> tuple[Trajectories, str]:
+    """Trajectories of a file, in memory, and a sentence on missing values, if there were any."""
+    if not isinstance(file, str | Path):
+        return _read_binary(file, kind, layout, missing)
+    path = Path(file)
+    if kind:
+        raise ValueError(f"The `kind` of {path} is that of its name; {kind!r} can be said of an open file only.")
+    if path.suffix not in (".csv", *KINDS):
+        raise ValueError(
+            f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. Rename or convert it? "
+            "Of an open file say the `kind`."
+        )
+    if not path.exists():
+        raise ValueError(f"There is no file {path}.")
+    if path.is_dir() != (path.suffix == ".zarr"):
+        raise ValueError(f"{path} is a {'folder' if path.is_dir() else 'file'}, and no {path.suffix}.")
+    if path.suffix == ".csv":
+        found = table_arrays(read_csv(path), layout.roles, path)
+    elif path.suffix == ".nc":
+        found = _from_dataset(path)
+    else:
+        found = _recognised(read_arrays(path), layout, path)
+    arrays, note = treat_missing(found, missing)
+    _refuse_huge(arrays["states"], path)
+    data = from_arrays(arrays)
+    return data if layout.windows is None else windowed(data, layout.windows), note
+
+
+def _read_binary(file: BinaryIO, kind: str | None, layout: Layout, missing: str) -> tuple[Trajectories, str]:
+    """The same of an open file, through a temporary copy; messages know it by its name."""
+    name = Path(str(getattr(file, "name", "") or "data"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / (f"{name.stem}.{kind.lstrip('.')}" if kind else name.name)
+        with path.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+        try:
+            return read_data(path, layout, missing=missing)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), path.name)) from error
 
 
 def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
     """Write to .npz, .zarr, .nc, .csv or (states alone) .npy; the name appears only once all of it is on disk.
 
     `more` are numbers that belong to the observations, (path, time) each, such as a log-density.
+
+    >>> import tempfile
+    >>> data = Trajectories([[[1.5], [2.0]], [[3.0], [4.0]]], [0.0, 1.0])
+    >>> file = save_data(data, Path(tempfile.mkdtemp()) / "data.csv")
+    >>> file.read_text().split()
+    ['path,t,x[0]', '0,0.0,1.5', '0,1.0,2.0', '1,0.0,3.0', '1,1.0,4.0']
     """
-    arrays = {"states": data.states, "times": data.times, **more}
+    path, arrays = Path(path), {"states": data.states, "times": data.times, **more}
     if data.lengths is not None:
         arrays["lengths"] = data.lengths
     named = {name: array.cpu().numpy() for name, array in arrays.items()}
-    if data.labels != Labels() or Path(path).suffix == ".csv":
+    if data.labels != Labels() or path.suffix == ".csv":
         labels = Labels(data.labels.time, tuple(data.labels.coordinates(data.state_shape[0])))
         named["labels"] = np.array(labels.texts())
-    return write_table(path, named) if Path(path).suffix == ".csv" else write_arrays(path, named)
+    return write_csv(path, named, list(more)) if path.suffix == ".csv" else write_arrays(path, named)
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
 
 
 def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
@@ -387,23 +149,6 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
     return Trajectories(arrays["states"], arrays["times"], arrays.get("lengths"), labels=labels)
 
 
-def read_data(path: str | Path, layout: Layout, *, missing: str = "error") -> tuple[Trajectories, str]:
-    """Trajectories of a .csv, .npz, .npy, .nc or .zarr, and a sentence on missing values, if there were any."""
-    path = Path(path)
-    if path.suffix not in (".csv", *KINDS):
-        raise ValueError(
-            f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. Rename or convert it?"
-        )
-    if not path.exists():
-        raise ValueError(f"There is no file {path}.")
-    if path.is_dir() != (path.suffix == ".zarr"):
-        raise ValueError(f"{path} is a {'folder' if path.is_dir() else 'file'}, and no {path.suffix}.")
-    arrays, note = settle(_arrays(path, layout), missing)
-    _refuse_huge(arrays["states"], path)
-    data = from_arrays(arrays)
-    return data if layout.windows is None else windowed(data, layout.windows), note
-
-
 def windowed(data: Trajectories, length: int) -> Trajectories:
     """Pieces of `length` observations, with times since the beginning of each."""
     pieces = data.cut(length)
@@ -411,25 +156,13 @@ def windowed(data: Trajectories, length: int) -> Trajectories:
     return pieces._with(pieces.states, times - times[:, :1], pieces.lengths)
 
 
-def _arrays(path: Path, layout: Layout) -> dict[str, np.ndarray]:
-    if path.suffix == ".csv":
-        return _from_table(read_csv(path), path, layout)
-    if path.suffix == ".nc":
-        return from_dataset(_opened(path), path)
-    return recognised(read_arrays(path), path, layout)
-
-
-def _from_table(table: Table, path: Path, layout: Layout) -> dict[str, np.ndarray]:
-    return table_arrays(table, path=layout.path_column, time=layout.time_column, columns=layout.columns, file=path)
-
-
-def recognised(arrays: dict[str, np.ndarray], path: Path, layout: Layout) -> dict[str, np.ndarray]:
+def _recognised(arrays: dict[str, np.ndarray], layout: Layout, path: Path) -> dict[str, np.ndarray]:
     """`states` and `times` among named arrays: by these names, as the only large one and a `t`, or as a table."""
     large = [name for name, array in arrays.items() if array.ndim >= 3]
     time = next((name for name in arrays if name.lower() in TIMES), None)
     states = "states" if "states" in arrays else large[0] if len(large) == 1 else None
     if states is None and time and {array.shape for array in arrays.values()} == {arrays[time].shape}:
-        return _from_table(Table(dict(arrays), range(len(arrays[time])), "row"), path, layout)
+        return table_arrays(Table(arrays, "row {}".format), layout.roles, path)
     if states is None:
         raise ValueError(
             f"{path} must hold `states` (path, time, *state) and `times`, or columns of one length, `time` among them; "
@@ -458,21 +191,15 @@ def _refuse_huge(states: np.ndarray, path: Path) -> None:
         )
 
 
-# -- datasets of xarray ------------------------------------------------------------------------------------------------
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return open_dataset(path)
-    except Exception as error:
-        raise ValueError(f"{path} is not a readable {path.suffix} file: {error}") from error
-
-
-def from_dataset(dataset: Any, path: Path) -> dict[str, np.ndarray]:
+def _from_dataset(path: Path) -> dict[str, np.ndarray]:
     """`states`, `times`, `labels` of variables over (path, time, …), or over (time,): one path.
 
     Several variables over (path, time) are the coordinates of one state, with their names and units.
     """
+    try:
+        dataset = open_dataset(path)
+    except Exception as error:
+        raise ValueError(f"{path} is not a readable {path.suffix} file: {error}") from error
     with dataset:
         if {"states", "times"} <= set(dataset.variables):
             found = [dataset["states"]]
@@ -493,18 +220,195 @@ def from_dataset(dataset: Any, path: Path) -> dict[str, np.ndarray]:
 def _stacked(dataset: Any, found: list[Any], times: str) -> dict[str, np.ndarray]:
     parts = [np.asarray(array) for array in found]
     states = parts[0] if parts[0].ndim > 2 else np.stack(parts, axis=-1)
-    states = states if states.ndim > 2 else states[None]
-    labels = [_label(dataset.variables[times], times), *(_label(array, str(array.name)) for array in found)]
-    arrays = {"states": states, "times": np.asarray(dataset.variables[times])}
+    arrays = {"states": states if states.ndim > 2 else states[None], "times": np.asarray(dataset.variables[times])}
     if "lengths" in dataset.variables:
         arrays["lengths"] = np.asarray(dataset.variables["lengths"])
     if "labels" in dataset.attrs:
         arrays["labels"] = np.array(dataset.attrs["labels"])
     elif parts[0].ndim <= 2:
-        arrays["labels"] = np.array(labels)
+        named = [(times, dataset.variables[times]), *((array.name, array) for array in found)]
+        units = [str(array.attrs.get("units", "")).partition(" since ")[0] for _, array in named]  # `days since 1990`
+        arrays["labels"] = np.array([str(Label(str(n), unit)) for (n, _), unit in zip(named, units, strict=True)])
     return arrays
 
 
-def _label(array: Any, name: str) -> str:
-    """Name and unit; `days since 1990-01-01` are days."""
-    return str(Label(name, str(array.attrs.get("units", "")).partition(" since ")[0]))
+# -- missing values ----------------------------------------------------------------------------------------------------
+
+
+def treat_missing(arrays: dict[str, np.ndarray], choice: str) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays without missing values (NaN), and a sentence on what was done, empty if nothing was.
+
+    `error` refuses them and names the first. `drop` leaves out every transition that touches one: what is before and
+    after becomes a path each, and an observation alone between two of them is lost. `split` does so, and cuts where a
+    path was not observed for ten median steps, too.
+    """
+    if choice not in MISSING:
+        raise ValueError(f"`missing` must be one of {', '.join(MISSING)}; got {choice!r}.")
+    states, shape = arrays["states"], np.shape(arrays["times"])
+    array = states.dtype.kind == "f" and states.ndim >= 3 and states.size
+    if not array or shape not in (states.shape[1:2], states.shape[:2]):
+        return arrays, ""  # nothing that can be missing, or no trajectories, which `Trajectories` will say
+    inside = observed(arrays)
+    bad = np.isnan(states.reshape(*states.shape[:2], -1)).any(axis=2) & inside
+    times = np.broadcast_to(arrays["times"], bad.shape)
+    if bad.any() and choice == "error":
+        path, index = (int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{bad.sum()} of {inside.sum()} observations have a missing value, the first in path {path} at time index "
+            f"{index} (t = {times[path, index]:g}). Choose what to do: --missing drop leaves out the transitions that "
+            "touch one, --missing split cuts paths there and at gaps in time."
+        )
+    steps = np.diff(times, axis=1)
+    joined = (inside & ~bad)[:, 1:] & (inside & ~bad)[:, :-1]  # is this observation one path with the next?
+    gaps = joined & (steps > GAP * np.median(steps[inside[:, 1:]])) if choice == "split" else np.zeros_like(joined)
+    if not bad.any() and not gaps.any():
+        return arrays, ""
+    return _pieces(arrays, times, joined & ~gaps, f"{bad.sum()} missing observations, {gaps.sum()} gaps in time")
+
+
+def _pieces(
+    arrays: dict[str, np.ndarray], times: np.ndarray, joined: np.ndarray, why: str
+) -> tuple[dict[str, np.ndarray], str]:
+    """A path for each run of joined observations."""
+    if not joined.any():
+        raise ValueError(f"{why}: no two neighbouring observations are left. Is a whole column missing?")
+    edge = np.diff(joined.astype(np.int8), axis=1, prepend=0, append=0)
+    lengths = (edge == -1).nonzero()[1] - (edge == 1).nonzero()[1] + 1
+    kept = np.pad(joined, ((0, 0), (0, 1))) | np.pad(joined, ((0, 0), (1, 0)))
+    made = padded(arrays["states"][kept], times[kept], lengths)
+    note = f"{why}: {len(joined)} paths became {len(lengths)} with {int(joined.sum())} transitions"
+    return {name: array for name, array in arrays.items() if name == "labels"} | made, note
+
+
+# -- what was understood -----------------------------------------------------------------------------------------------
+
+
+def describe_data(data: Trajectories, path: Path, **more: str) -> str:
+    """What was understood: paths, times, steps, states and their ranges; `more` lines by their names; data warnings."""
+    steps = data.steps
+    low, high = float(steps.min()), float(steps.max())
+    ends = data.lengths
+    lengths = "" if ends is None else f", {int(ends.min())} to {int(ends.max())} of them observed"
+    names = f": {', '.join(map(str, data.labels.state))}, over {data.labels.time}" if data.labels.state else ""
+    lines = {
+        "paths": f"{len(data)}",
+        "times": f"{data.states.shape[1]} a path{lengths}, from {data.interval[0]:g} to {data.interval[1]:g}, "
+        + ("shared by all paths" if data.shared_times else "each path its own"),
+        "step": f"{data.typical_step:g}" + (f" (median; from {low:g} to {high:g})" if high - low > 1e-6 * high else ""),
+        "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}{names}",
+    }
+    lines |= more | _ranges(data)
+    warned = [("warning" if i == 0 else "", text) for i, text in enumerate(data_warnings(data))]
+    return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in (*lines.items(), *warned) if text)])
+
+
+def _ranges(data: Trajectories) -> dict[str, str]:
+    """Mean, spread and ends of each coordinate (of each channel of larger states), eight at most."""
+    size = data.state_shape[0]
+    low, high = torch.full((size,), torch.inf), torch.full((size,), -torch.inf)
+    total, square, count = torch.zeros(size).double(), torch.zeros(size).double(), 0
+    for chunk in data.chunks():
+        x = chunk.states[chunk._observed()].flatten(1).unflatten(1, (size, -1))
+        low, high = torch.minimum(low, x.amin((0, 2))), torch.maximum(high, x.amax((0, 2)))
+        x, count = x.double(), count + x[:, 0].numel()
+        total, square = total + x.sum((0, 2)), square + x.square().sum((0, 2))
+    mean = total / count
+    spread = (square / count - mean**2).clamp(min=0).sqrt()
+    rows = {
+        str(name): f"from {low[i]:.4g} to {high[i]:.4g}, mean {mean[i]:.4g}, spread {spread[i]:.4g}"
+        for i, name in enumerate(data.labels.coordinates(size)[:8])
+    }
+    return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
+
+
+def data_warnings(data: Trajectories) -> list[str]:
+    """A sentence for each doubt: constant or coarsely rounded coordinates, outliers, repeated states, odd times."""
+    data = data[:: max(1, data.states.numel() // 5_000_000)]
+    x = data.states[data._observed()].double()
+    columns, names = (x, data.labels.coordinates(x.shape[1])) if x.ndim == 2 else (x.flatten()[:, None], ["the state"])
+    found = [_odd_values(data, str(name), column) for name, column in zip(names, columns.unbind(1), strict=True)]
+    return [text for text in (_row_numbers(data), _gaps(data), *found, _repeats(data)) if text]
+
+
+def _row_numbers(data: Trajectories) -> str:
+    first = data._path_times()[0][data._observed()[0]]
+    counted = torch.equal(first - first[0], torch.arange(len(first), dtype=first.dtype)) and first[0] in (0.0, 1.0)
+    if len(first) < 3 or not (data.shared_times and counted):
+        return ""
+    return f"the times are {first[0]:g}, {first[1]:g}, {first[2]:g}, …: numbers of rows? Velocities are per row"
+
+
+def _gaps(data: Trajectories) -> str:
+    long = (data._path_times().diff(dim=1) > GAP * data.typical_step) & data._observed(2)
+    if not long.any():
+        return ""
+    path, index = (int(i) for i in long.nonzero()[0])
+    return (
+        f"{int(long.sum())} steps are longer than {GAP:g} median ones, the first in path {path} after time index "
+        f"{index}: gaps? --missing split cuts there"
+    )
+
+
+def _odd_values(data: Trajectories, name: str, values: Tensor) -> str:
+    """Of one coordinate of a vector, or of a larger state as a whole."""
+    if bool((values == values[0]).all()):
+        return f"{name} is {float(values[0]):g} everywhere: a constant has no velocity. Leave it out (--columns)?"
+    different = len(values[:: max(1, len(values) // 100_000)].unique())
+    if different < FEW and len(values) > 50 * FEW:
+        return f"{name} takes only {different} different values: rounded, or a category?"
+    middle = values.median()
+    spread = 1.4826 * (values - middle).abs().median()
+    far = (values - middle).abs() > FAR * spread
+    places = data._observed().nonzero()
+    if not (float(spread) > 0 and far.any() and len(values) == len(places)):
+        return ""
+    path, index = (int(i) for i in places[int(far.int().argmax())])
+    return (
+        f"{name} has {int(far.sum())} values further than {FAR:g} spreads from its median, the first "
+        f"{float(values[far][0]):g} in path {path} at time index {index}: outliers, or codes for missing ones?"
+    )
+
+
+def _repeats(data: Trajectories) -> str:
+    still = (data.states.diff(dim=1) == 0).flatten(2).all(dim=2)[data._observed(2)]
+    share = float(still.double().mean())
+    if share < HELD:
+        return ""
+    return f"{share:.0%} of the transitions repeat the state exactly: filled forward, or observed too often?"
+
+
+def read_starts(path: Path) -> Tensor:
+    """States (n, *state) to start from: the columns of a table that are no path and no time, or an array."""
+    if path.suffix == ".csv":
+        if not path.exists():
+            raise ValueError(f"There is no file {path}.")
+        table = read_csv(path)
+        names = [name for name in table.columns if Label.parse(name).name.lower() not in (*PATHS, *TIMES)]
+        return torch.from_numpy(np.stack([numbers(table, name, path) for name in names], axis=1))
+    arrays = read_arrays(path)
+    name = "x0" if "x0" in arrays else next(iter(arrays), "x0")
+    if "times" in arrays or (len(arrays) != 1 and name != "x0"):
+        raise ValueError(
+            f"{path} must hold one array x0 of states; it holds {sorted(arrays)}. Trajectories? Use --paths-of."
+        )
+    return torch.as_tensor(arrays[name].copy())
+
+
+def parse_times(text: str) -> Tensor:
+    """`first:last:step`, both ends included, or values between commas.
+
+    >>> parse_times("0:1:0.5")
+    tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    try:
+        if ":" not in text:
+            return torch.tensor([float(part) for part in text.strip("[]() ").split(",")], dtype=torch.float64)
+        first, last, step = (float(part) for part in text.split(":"))
+        count = round((last - first) / step)
+        if count < 1 or abs(first + count * step - last) > 1e-6 * abs(step):
+            raise ValueError
+        return torch.linspace(first, last, count + 1, dtype=torch.float64)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise ValueError(
+            f"--times must be first:last:step, a whole number of steps, as 0:1:0.1, or values as 0,0.5,2; got {text!r}."
+        ) from None

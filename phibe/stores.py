@@ -1,4 +1,9 @@
-"""Stores: trajectories larger than memory, kept in Zarr, trained from a memory map."""
+"""Stores: trajectories larger than memory, kept in Zarr (chunks, compressed) and trained from a memory map of a copy.
+
+Training reads single transitions at random, which a chunked store answers slowly and a memory map at once. The copy is
+written piece by piece, is valid (checked once) and complete, or is not there.
+Read next: training/sampling (how batches are drawn from such a map without reading all of it).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from phibe.files import open_dataset
 from phibe.trajectories import Labels, Trajectories
 
 
@@ -31,14 +36,11 @@ def map_store(store: Path, cache: str | Path | None = None) -> Trajectories:
         _copy(store, folder)
     # "r+", not a copy-on-write map: kernels refuse such a map of a file larger than memory
     states = torch.from_numpy(np.load(folder / "states.npy", mmap_mode="r+"))
-    times, lengths = (_optional(folder / name) for name in ("times.npy", "lengths.npy"))
-    assert times is not None
+    times = torch.from_numpy(np.load(folder / "times.npy"))
+    ends = folder / "lengths.npy"
+    lengths = torch.from_numpy(np.load(ends)) if ends.exists() else None
     labels = Labels.read(json.loads((folder / "labels.json").read_text("utf8")))
     return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)  # valid: checked when it was copied
-
-
-def _optional(file: Path) -> Tensor | None:
-    return torch.from_numpy(np.load(file)) if file.exists() else None
 
 
 def _copy(store: Path, folder: Path) -> None:
@@ -47,30 +49,26 @@ def _copy(store: Path, folder: Path) -> None:
     new = not folder.parent.exists()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _refuse_full(states, store, folder.parent)
+        room = shutil.disk_usage(folder.parent).free
+        if states.dtype.itemsize * math.prod(states.shape) > room:
+            raise ValueError(
+                f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy."
+            )
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
             partial = Path(name) / folder.name
             partial.mkdir()
             _write(states, times, lengths, partial=partial)
-            (partial / "labels.json").write_text(json.dumps(labels), encoding="utf8")
-            _settle(partial, folder)
+            (partial / "labels.json").write_text(json.dumps(labels), "utf8")
+            _take_place(partial, folder)
     except BaseException:
         if new:
             folder.parent.rmdir()
         raise
 
 
-def _refuse_full(states: Any, store: Path, folder: Path) -> None:
-    room = shutil.disk_usage(folder).free
-    if states.dtype.itemsize * math.prod(states.shape) > room:
-        raise ValueError(f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy.")
-
-
 def _write(states: Any, times: Any, lengths: Any, *, partial: Path) -> None:
-    native = states.dtype in (np.float32, np.float64)
-    kept = np.lib.format.open_memmap(
-        partial / "states.npy", mode="w+", dtype=states.dtype if native else np.float64, shape=states.shape
-    )
+    dtype = states.dtype if states.dtype in (np.float32, np.float64) else np.float64
+    kept = np.lib.format.open_memmap(partial / "states.npy", mode="w+", dtype=dtype, shape=states.shape)
     for region in _regions(states):
         kept[region] = np.asarray(states[region])
     checked = Trajectories(kept, times, lengths)
@@ -80,7 +78,7 @@ def _write(states: Any, times: Any, lengths: Any, *, partial: Path) -> None:
     kept.flush()
 
 
-def _settle(partial: Path, folder: Path) -> None:
+def _take_place(partial: Path, folder: Path) -> None:
     """Give the copy its name; when another process was faster, its copy stays. Copies of an older store go."""
     try:
         os.rename(partial, folder)
@@ -100,12 +98,9 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
         group = zarr.open_group(store, mode="r")
         names = sorted(group.array_keys())
         if {"states", "times"} <= set(names):
-            return (
-                group["states"],
-                np.asarray(group["times"]),
-                np.asarray(group["lengths"]) if "lengths" in names else None,
-                _texts(group.attrs.get("labels")),
-            )
+            lengths = np.asarray(group["lengths"]) if "lengths" in names else None
+            labels: Any = group.attrs.get("labels") or ()
+            return group["states"], np.asarray(group["times"]), lengths, [str(label) for label in labels]
     except Exception as error:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
     found = _xarray(store)
@@ -117,16 +112,10 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
     return found[0], np.asarray(found[0].coords["time"]), None, []
 
 
-def _texts(labels: Any) -> list[str]:
-    return [str(label) for label in labels or ()]
-
-
 def _xarray(store: Path) -> list[Any]:
     """Arrays of a store of xarray that are trajectories; they are read piece by piece."""
-    import xarray
-
     try:
-        dataset = xarray.open_zarr(store, chunks=None, consolidated=False)
+        dataset = open_dataset(store)
     except (KeyError, ValueError, TypeError):  # arrays without names for their dimensions
         return []
     return [array for array in dataset.values() if array.dims[:2] == ("path", "time") and "time" in array.coords]

@@ -1,4 +1,9 @@
-"""Trajectories: discretely observed paths, validated once, cut into pairs and windows that never cross a path."""
+"""Trajectories: discretely observed paths of one process, validated once; every other part of phibe starts from them.
+
+States are (path, time, *state); times are data: they may be irregular, and each pair (x, t) → (x + Δx, t + Δt) carries
+its own t and Δt. Pairs and windows, which the objectives are sums over, never cross from one path to another.
+Read next: calculus.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,246 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# -- labels ----------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Trajectories:
+    """Paths of one process: `states` (path, time, *state), `times` (time,) or (path, time), `lengths` (path,) or None.
+
+    Times may be irregular and differ between paths. Ragged paths are padded at the end and carry `lengths`; what
+    stands in the padding is never read. Arrays of numpy (memory maps too), torch and xarray are taken as they are,
+    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times. `labels` are
+    the names and units of time and coordinates; files and plots keep them.
+
+    >>> data = Trajectories([[[0.0], [1.0], [4.0]], [[2.0], [3.0], [0.0]]], [0.0, 0.5, 1.5], [3, 2])
+    >>> data
+    Trajectories(2 paths × 3 times, ragged 2–3, state (1,), t from 0 to 1.5, torch.float64)
+    >>> data.typical_step, data.interval, len(data[1:])
+    (0.5, (0.0, 1.5), 1)
+    """
+
+    states: Tensor
+    times: Tensor
+    lengths: Tensor | None
+    labels: Labels
+
+    def __init__(self, states: Any, times: Any = None, lengths: Any = None, *, labels: Labels | None = None):
+        if times is None and hasattr(states, "dims"):
+            states, times = from_xarray(states)
+        if times is None:
+            raise ValueError("`times` is missing. Pass the observation times, e.g. `Trajectories(states, times)`.")
+        self._set(
+            real_tensor(states, "states"),
+            real_tensor(times, "times").double(),
+            None if lengths is None else whole_numbers(lengths),
+            labels or Labels(),
+        )
+        _validate(self)
+
+    def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None, labels: Labels) -> Trajectories:
+        for name, value in (("states", states), ("times", times), ("lengths", lengths), ("labels", labels)):
+            object.__setattr__(self, name, value)
+        return self
+
+    def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
+        """The same kind of object around parts of data that is already known to be valid."""
+        labels = self.labels if states.shape[2:] == self.states.shape[2:] else Labels()
+        return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.states.shape[0]
+
+    def __repr__(self) -> str:
+        ragged = "" if self.lengths is None else f", ragged {int(self.lengths.min())}–{int(self.lengths.max())}"
+        own = "" if self.shared_times else "own times, "
+        return (
+            f"Trajectories({len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}, "
+            f"{own}t from {self.interval[0]:g} to {self.interval[1]:g}, {self.states.dtype})"
+        )
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return tuple(self.states.shape[2:])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """First and last observed time over all paths."""
+        observed = self.times if self.shared_times and self.lengths is None else self._path_times()[self._observed()]
+        return float(observed.min()), float(observed.max())
+
+    @property
+    def shared_times(self) -> bool:
+        """True when every path is observed on one grid (a ragged path on a beginning of it)."""
+        return self.times.ndim == 1
+
+    @property
+    def steps(self) -> Tensor:
+        """The times between neighbouring observations: of a shared grid once, else of all paths."""
+        return self.times.diff() if self.shared_times else self.times.diff(dim=1)[self._observed(2)]
+
+    @property
+    def typical_step(self) -> float:
+        """The median time between two neighbouring observations."""
+        return float(self.steps.median())
+
+    def _path_times(self) -> Tensor:
+        return self.times.expand(self.states.shape[:2])
+
+    def _observed(self, width: int = 1) -> Tensor:
+        """(path, time − width + 1): does a window of that width start here and stay inside the path?"""
+        starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
+        if self.lengths is None:
+            return torch.ones(len(self), len(starts), dtype=torch.bool, device=self.states.device)
+        return starts[None, :] + width <= self.lengths[:, None]
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, paths: int | slice | Tensor) -> Trajectories:
+        """The chosen paths, as a view where the choice is a slice; `data[7]` is still a `Trajectories`, of one path."""
+        if isinstance(paths, int):
+            paths = torch.tensor([range(len(self))[paths]], device=self.states.device)
+        times = self.times if self.shared_times else self.times[paths]
+        return self._with(self.states[paths], times, None if self.lengths is None else self.lengths[paths])
+
+    def chunks(self, *, megabytes: float = 32) -> Iterator[Trajectories]:
+        """Blocks of whole paths of about that size, for one streaming pass over a memory map.
+
+        >>> sum(len(chunk) for chunk in Trajectories(torch.zeros(50, 40, 2), torch.arange(40)).chunks(megabytes=0.005))
+        50
+        """
+        per_path = self.states[0].numel() * self.states.element_size()
+        block = max(1, int(megabytes * 2**20 / per_path))
+        for start in range(0, len(self), block):
+            yield self[start : start + block]
+
+    def blocks(self, count: int) -> list[Trajectories]:
+        """About `count` parts of equal size that share no transition: groups of paths, of few paths stretches of them.
+
+        For error bars: what happens in one block is taken to be independent of the others.
+
+        >>> [len(block) for block in Trajectories(torch.zeros(10, 2, 1), [0.0, 1.0]).blocks(3)]
+        [3, 4, 3]
+        """
+        if len(self) >= count:
+            return [self[slice(*ends)] for ends in pairwise(round(i * len(self) / count) for i in range(count + 1))]
+        pieces = -(-count // len(self))
+        ends = [round(i * (self.states.shape[1] - 1) / pieces) for i in range(pieces + 1)]
+        parts = (self[i]._stretch(a, b + 1) for i in range(len(self)) for a, b in pairwise(ends))
+        return [part for part in parts if part is not None]
+
+    def _stretch(self, first: int, last: int) -> Trajectories | None:
+        """Observations first … last − 1 of every path, if each has two of them."""
+        lengths = None if self.lengths is None else (self.lengths.clamp(max=last) - first)
+        if last - first < 2 or (lengths is not None and int(lengths.min()) < 2):
+            return None
+        return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
+
+    def windows(self, width: int) -> Windows:
+        """Every run of `width` consecutive observations of one path.
+
+        >>> Trajectories(torch.arange(4.0).reshape(1, 4, 1), torch.arange(4)).windows(3).x[..., 0]
+        tensor([[0., 1., 2.],
+                [1., 2., 3.]])
+        """
+        if not 2 <= width <= self.states.shape[1]:
+            raise ValueError(f"`width` must be from 2 to {self.states.shape[1]} observations; got {width}.")
+        inside = self._observed(width)
+        x = self.states.unfold(1, width, 1).movedim(-1, 2)[inside]
+        t = self._path_times().unfold(1, width, 1)[inside]
+        return Windows(x, t.to(x.dtype), t.diff(dim=1).to(x.dtype))
+
+    def pairs(self) -> Pairs:
+        """Every transition between neighbouring observations, with its own `t` and `dt`.
+
+        >>> Trajectories([[[0.0], [1.0], [4.0]]], [0.0, 0.5, 1.5]).pairs().dx[:, 0]
+        tensor([1., 3.], dtype=torch.float64)
+        """
+        inside = self._observed(2)
+        times = self._path_times()
+        x, dx = self.states[:, :-1][inside], self.states.diff(dim=1)[inside]
+        t, dt = times[:, :-1][inside], times.diff(dim=1)[inside]
+        return Pairs(x, t.to(x.dtype), dx, dt.to(x.dtype))
+
+    def split(self, held_out: float = 0.2, *, seed: int = 0) -> tuple[Trajectories, Trajectories]:
+        """Training and held-out paths, drawn by path so that no path is in both.
+
+        >>> [len(part) for part in Trajectories(torch.zeros(10, 2, 1), [0.0, 1.0]).split(0.3)]
+        [7, 3]
+        """
+        count = round(len(self) * held_out)
+        if not 0 < count < len(self):
+            raise ValueError(
+                f"`held_out` = {held_out} leaves {len(self) - count} training and {count} held-out paths of "
+                f"{len(self)}; both sides need one. Bring more paths or change `held_out`."
+            )
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.states.device)
+        return self[order[count:].sort().values], self[order[:count].sort().values]
+
+    def coarsen(self, k: int) -> Trajectories:
+        """Every k-th observation: the same paths, seen at a k times larger step.
+
+        >>> Trajectories(torch.zeros(1, 5, 1), torch.arange(5)).coarsen(2).times
+        tensor([0., 2., 4.], dtype=torch.float64)
+        """
+        if k < 1 or self._shortest() <= k:
+            raise ValueError(
+                f"`coarsen({k})` must keep two observations of each path; the shortest has {self._shortest()}."
+            )
+        lengths = None if self.lengths is None else (self.lengths + k - 1) // k
+        return self._with(self.states[:, ::k], self.times[..., ::k], lengths)
+
+    def cut(self, length: int) -> Trajectories:
+        """Pieces of `length` consecutive observations as paths of their own, e.g. of one long stationary path.
+
+        A piece begins with the observation that ends the piece before it, so that every transition is in exactly one
+        piece (a window of three across a cut is in none). The last piece of a path may be shorter.
+
+        >>> Trajectories(torch.arange(5.0).reshape(1, 5, 1), torch.arange(5)).cut(3).states[..., 0]
+        tensor([[0., 1., 2.],
+                [2., 3., 4.]])
+        """
+        if length < 2:
+            raise ValueError(f"`length` must be two or more observations, to hold a transition; got {length}.")
+        steps, device = self.states.shape[1], self.states.device
+        length = min(length, steps)
+        ends = torch.full((len(self),), steps, device=device) if self.lengths is None else self.lengths
+        starts = torch.arange(0, steps - 1, length - 1, device=device)
+        path, piece = (starts[None, :] < ends[:, None] - 1).nonzero(as_tuple=True)
+        index = starts[piece, None] + torch.arange(length, device=device)
+        index = index.minimum(ends[path, None] - 1)  # the padding repeats the last observation
+        sizes = (ends[path] - starts[piece]).clamp(max=length)
+        lengths = None if bool((sizes == length).all()) else sizes
+        return self._with(self.states[path[:, None], index], self._path_times()[path[:, None], index], lengths)
+
+    def _shortest(self) -> int:
+        return self.states.shape[1] if self.lengths is None else int(self.lengths.min())
+
+    def to(self, *args: Any, **kwargs: Any) -> Trajectories:
+        """The same data on another device or in another floating type (times stay float64)."""
+        states = self.states.to(*args, **kwargs)
+        lengths = None if self.lengths is None else self.lengths.to(states.device)
+        return self._with(states, self.times.to(states.device), lengths)
+
+
+class Pairs(NamedTuple):
+    """Transitions x → x + Δx: `x`, `dx` (n, *state); `t`, `dt` (n,)."""
+
+    x: Tensor
+    t: Tensor
+    dx: Tensor
+    dt: Tensor
+
+
+class Windows(NamedTuple):
+    """Runs of consecutive observations: `x` (n, width, *state); `t` (n, width); their steps `dt` (n, width − 1)."""
+
+    x: Tensor
+    t: Tensor
+    dt: Tensor
+
+
+# -- names and units ---------------------------------------------------------------------------------------------------
 
 
 class Label(NamedTuple):
@@ -26,8 +270,8 @@ class Label(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Label:
-        """`x [m]` and `x (m)` are x in metres; anything else is a name without a unit."""
-        found = re.fullmatch(r"\s*(.*?)\s*[\[(]([^\[\]()]*)[\])]\s*", text)
+        """`x [m]` and `x (m)` are x in metres; anything else, `x[0]` too, is a name without a unit."""
+        found = re.fullmatch(r"\s*(.*?)(?!\[\d+\])\s*[\[(]([^\[\]()]*)[\])]\s*", text)
         return Label(found[1], found[2].strip()) if found and found[1] else Label(text.strip())
 
 
@@ -58,7 +302,74 @@ class Labels(NamedTuple):
             )
 
 
-# -- arrays as they come, of numpy, xarray or torch, made tensors ----------------------------------------------------
+# -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+def _validate(data: Trajectories) -> None:
+    states, times, lengths = data.states, data.times, data.lengths
+    if states.ndim < 3 or states.numel() == 0:
+        raise ValueError(
+            f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. "
+            "One scalar path x(t)? Pass `x[None, :, None]`."
+        )
+    paths, steps = states.shape[:2]
+    if times.shape not in {(steps,), (paths, steps)}:
+        raise ValueError(
+            f"`times` must have shape ({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}; "
+            f"got {tuple(times.shape)}."
+        )
+    if lengths is not None and lengths.shape != (paths,):
+        raise ValueError(
+            f"`lengths` must have one entry for each of the {paths} paths; got shape {tuple(lengths.shape)}."
+        )
+    if lengths is not None and int(lengths.max()) > steps:
+        raise ValueError(
+            f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
+        )
+    if data._shortest() < 2:
+        path = 0 if lengths is None else int(lengths.argmin())
+        raise ValueError(
+            f"Each path needs at least two observations; path {path} has {data._shortest()}. Drop such paths first."
+        )
+    data.labels.check(data.state_shape)
+    _check_times(data)
+    _check_finite(data)
+
+
+def _check_times(data: Trajectories) -> None:
+    times = data.times[None] if data.shared_times and data.lengths is None else data._path_times()
+    inside = data._observed(2)[: len(times)]
+    gaps = times.diff(dim=1)
+    bad = inside & ~((gaps > 0) & gaps.isfinite())
+    if bad.any():
+        path, index = (int(i) for i in bad.nonzero()[0])
+        a, b = float(times[path, index]), float(times[path, index + 1])
+        raise ValueError(
+            f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
+            f"{index + 1}. Sort the observations and drop repeated times first?"
+        )
+
+
+def _check_finite(data: Trajectories) -> None:
+    """One pass of sums: a NaN or Inf anywhere makes its block's sum non-finite; only then is it searched for."""
+    start = 0
+    for block in data.chunks():
+        if not torch.isfinite(block.states.sum()):
+            bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
+            if bad.any():
+                path, index = (int(i) for i in bad.nonzero()[0])
+                raise ValueError(
+                    f"`states` must be finite; path {start + path} has {_first_bad(block.states[path, index])} at time "
+                    f"index {index}. Drop the path, cut it there (`lengths`), or fill the value."
+                )
+        start += len(block)
+
+
+def _first_bad(state: Tensor) -> float:
+    return float(state[~torch.isfinite(state)][0])
+
+
+# -- arrays of numpy, xarray or torch, as tensors ----------------------------------------------------------------------
 
 
 def from_xarray(array: Any) -> tuple[Any, Any]:
@@ -115,272 +426,3 @@ def _private(array: np.ndarray) -> np.ndarray:
     twin = np.memmap(str(root.filename), np.uint8, "c", root.offset, (root.nbytes,))
     start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     return np.ndarray(array.shape, array.dtype, twin, start, array.strides)
-
-
-# -- trajectories ----------------------------------------------------------------------------------------------------
-
-
-class Pairs(NamedTuple):
-    """Transitions x → x + Δx: `x`, `dx` (n, *state); `t`, `dt` (n,)."""
-
-    x: Tensor
-    t: Tensor
-    dx: Tensor
-    dt: Tensor
-
-
-class Windows(NamedTuple):
-    """Runs of consecutive observations: `x` (n, width, *state); `t` (n, width); their steps `dt` (n, width − 1)."""
-
-    x: Tensor
-    t: Tensor
-    dt: Tensor
-
-
-@dataclass(frozen=True, eq=False, init=False, repr=False)
-class Trajectories:
-    """Paths of one process: `states` (path, time, *state), `times` (time,) or (path, time), `lengths` (path,) or None.
-
-    Times may be irregular and differ between paths. Ragged paths are padded at the end and carry `lengths`; what
-    stands in the padding is never read. Arrays of numpy (memory maps too), torch and xarray are taken as they are,
-    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times. `labels` are
-    the names and units of time and coordinates; files and plots keep them.
-    """
-
-    states: Tensor
-    times: Tensor
-    lengths: Tensor | None
-    labels: Labels
-
-    def __init__(self, states: Any, times: Any = None, lengths: Any = None, *, labels: Labels | None = None):
-        if times is None and hasattr(states, "dims"):
-            states, times = from_xarray(states)
-        if times is None:
-            raise ValueError("`times` is missing. Pass the observation times, e.g. `Trajectories(states, times)`.")
-        self._set(
-            real_tensor(states, "states"),
-            real_tensor(times, "times").double(),
-            None if lengths is None else whole_numbers(lengths),
-            labels or Labels(),
-        )
-        _validate(self)
-
-    def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None, labels: Labels) -> Trajectories:
-        for name, value in (("states", states), ("times", times), ("lengths", lengths), ("labels", labels)):
-            object.__setattr__(self, name, value)
-        return self
-
-    def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
-        """The same kind of object around parts of data that is already known to be valid."""
-        labels = self.labels if states.shape[2:] == self.states.shape[2:] else Labels()
-        return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)
-
-    # -- what is there ---------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self.states.shape[0]
-
-    def __repr__(self) -> str:
-        ragged = "" if self.lengths is None else f", ragged {int(self.lengths.min())}–{int(self.lengths.max())}"
-        own = "own times, " if self.times.ndim == 2 else ""
-        return (
-            f"Trajectories({len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}, "
-            f"{own}t from {self.interval[0]:g} to {self.interval[1]:g}, {self.states.dtype})"
-        )
-
-    @property
-    def state_shape(self) -> tuple[int, ...]:
-        return tuple(self.states.shape[2:])
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """First and last observed time over all paths."""
-        observed = self.times if self.times.ndim == 1 and self.lengths is None else self._path_times()[self._observed()]
-        return float(observed.min()), float(observed.max())
-
-    @property
-    def shared_times(self) -> bool:
-        """True when every path is observed on one grid (a ragged path on a beginning of it)."""
-        return self.times.ndim == 1
-
-    @property
-    def typical_step(self) -> float:
-        """The median time between two neighbouring observations."""
-        if self.shared_times:
-            return float(self.times.diff().median())
-        return float(self._path_times().diff(dim=1)[self._observed(2)].median())
-
-    def _path_times(self) -> Tensor:
-        return self.times.expand(self.states.shape[:2])
-
-    def _observed(self, width: int = 1) -> Tensor:
-        """(path, time − width + 1): does a window of that width start here and stay inside the path?"""
-        starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
-        if self.lengths is None:
-            return torch.ones(len(self), len(starts), dtype=torch.bool, device=self.states.device)
-        return starts[None, :] + width <= self.lengths[:, None]
-
-    # -- parts -----------------------------------------------------------------------------------------------------
-
-    def __getitem__(self, paths: int | slice | Tensor) -> Trajectories:
-        """The chosen paths, as a view where the choice is a slice; `data[7]` is still a `Trajectories`, of one path."""
-        if isinstance(paths, int):
-            paths = torch.tensor([range(len(self))[paths]], device=self.states.device)
-        times = self.times if self.times.ndim == 1 else self.times[paths]
-        return self._with(self.states[paths], times, None if self.lengths is None else self.lengths[paths])
-
-    def chunks(self, *, megabytes: float = 32) -> Iterator[Trajectories]:
-        """Blocks of whole paths of about that size, for one streaming pass over a memory map."""
-        per_path = self.states[0].numel() * self.states.element_size()
-        block = max(1, int(megabytes * 2**20 / per_path))
-        for start in range(0, len(self), block):
-            yield self[start : start + block]
-
-    def blocks(self, count: int) -> list[Trajectories]:
-        """About `count` parts of equal size that share no transition: groups of paths, of few paths stretches of them.
-
-        For error bars: what happens in one block is taken to be independent of the others.
-        """
-        if len(self) >= count:
-            return [self[slice(*ends)] for ends in pairwise(round(i * len(self) / count) for i in range(count + 1))]
-        pieces = -(-count // len(self))
-        ends = [round(i * (self.states.shape[1] - 1) / pieces) for i in range(pieces + 1)]
-        parts = (self[i]._stretch(a, b + 1) for i in range(len(self)) for a, b in pairwise(ends))
-        return [part for part in parts if part is not None]
-
-    def _stretch(self, first: int, last: int) -> Trajectories | None:
-        """Observations first … last − 1 of every path, if each has two of them."""
-        lengths = None if self.lengths is None else (self.lengths.clamp(max=last) - first)
-        if last - first < 2 or (lengths is not None and int(lengths.min()) < 2):
-            return None
-        return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
-
-    def windows(self, width: int) -> Windows:
-        """Every run of `width` consecutive observations of one path."""
-        if not 2 <= width <= self.states.shape[1]:
-            raise ValueError(f"`width` must be from 2 to {self.states.shape[1]} observations; got {width}.")
-        inside = self._observed(width)
-        x = self.states.unfold(1, width, 1).movedim(-1, 2)[inside]
-        t = self._path_times().unfold(1, width, 1)[inside]
-        return Windows(x, t.to(x.dtype), t.diff(dim=1).to(x.dtype))
-
-    def pairs(self) -> Pairs:
-        """Every transition between neighbouring observations, with its own `t` and `dt`."""
-        inside = self._observed(2)
-        times = self._path_times()
-        x, dx = self.states[:, :-1][inside], self.states.diff(dim=1)[inside]
-        t, dt = times[:, :-1][inside], times.diff(dim=1)[inside]
-        return Pairs(x, t.to(x.dtype), dx, dt.to(x.dtype))
-
-    def split(self, held_out: float = 0.2, *, seed: int = 0) -> tuple[Trajectories, Trajectories]:
-        """Training and held-out paths, drawn by path so that no path is in both."""
-        count = round(len(self) * held_out)
-        if not 0 < count < len(self):
-            raise ValueError(
-                f"`held_out` = {held_out} leaves {len(self) - count} training and {count} held-out paths of "
-                f"{len(self)}; both sides need one. Bring more paths or change `held_out`."
-            )
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.states.device)
-        return self[order[count:].sort().values], self[order[:count].sort().values]
-
-    def coarsen(self, k: int) -> Trajectories:
-        """Every k-th observation: the same paths, seen at a k times larger step."""
-        if k < 1 or self._shortest() <= k:
-            raise ValueError(
-                f"`coarsen({k})` must keep two observations of each path; the shortest has {self._shortest()}."
-            )
-        lengths = None if self.lengths is None else (self.lengths + k - 1) // k
-        return self._with(self.states[:, ::k], self.times[..., ::k], lengths)
-
-    def cut(self, length: int) -> Trajectories:
-        """Pieces of `length` consecutive observations as paths of their own, e.g. of one long stationary path.
-
-        A piece begins with the observation that ends the piece before it, so that every transition is in exactly one
-        piece (a window of three across a cut is in none). The last piece of a path may be shorter.
-        """
-        if length < 2:
-            raise ValueError(f"`length` must be two or more observations, to hold a transition; got {length}.")
-        steps, device = self.states.shape[1], self.states.device
-        length = min(length, steps)
-        ends = torch.full((len(self),), steps, device=device) if self.lengths is None else self.lengths
-        starts = torch.arange(0, steps - 1, length - 1, device=device)
-        path, piece = (starts[None, :] < ends[:, None] - 1).nonzero(as_tuple=True)
-        index = starts[piece, None] + torch.arange(length, device=device)
-        index = index.minimum(ends[path, None] - 1)  # the padding repeats the last observation
-        sizes = (ends[path] - starts[piece]).clamp(max=length)
-        lengths = None if bool((sizes == length).all()) else sizes
-        return self._with(self.states[path[:, None], index], self._path_times()[path[:, None], index], lengths)
-
-    def _shortest(self) -> int:
-        return self.states.shape[1] if self.lengths is None else int(self.lengths.min())
-
-    def to(self, *args: Any, **kwargs: Any) -> Trajectories:
-        """The same data on another device or in another floating type (times stay float64)."""
-        states = self.states.to(*args, **kwargs)
-        lengths = None if self.lengths is None else self.lengths.to(states.device)
-        return self._with(states, self.times.to(states.device), lengths)
-
-
-def _validate(data: Trajectories) -> None:
-    states, times, lengths = data.states, data.times, data.lengths
-    if states.ndim < 3 or states.numel() == 0:
-        raise ValueError(
-            f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. "
-            "One scalar path x(t)? Pass `x[None, :, None]`."
-        )
-    paths, steps = states.shape[:2]
-    if times.shape not in {(steps,), (paths, steps)}:
-        raise ValueError(
-            f"`times` must have shape ({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}; "
-            f"got {tuple(times.shape)}."
-        )
-    if lengths is not None and lengths.shape != (paths,):
-        raise ValueError(
-            f"`lengths` must have one entry for each of the {paths} paths; got shape {tuple(lengths.shape)}."
-        )
-    if lengths is not None and int(lengths.max()) > steps:
-        raise ValueError(
-            f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
-        )
-    if data._shortest() < 2:
-        path = 0 if lengths is None else int(lengths.argmin())
-        raise ValueError(
-            f"Each path needs at least two observations; path {path} has {data._shortest()}. Drop such paths first."
-        )
-    data.labels.check(data.state_shape)
-    _check_times(data)
-    _check_finite(data)
-
-
-def _check_times(data: Trajectories) -> None:
-    times = data._path_times() if data.times.ndim == 2 or data.lengths is not None else data.times[None]
-    inside = data._observed(2)[: len(times)]
-    gaps = times.diff(dim=1)
-    bad = inside & ~((gaps > 0) & gaps.isfinite())
-    if bad.any():
-        path, index = (int(i) for i in bad.nonzero()[0])
-        a, b = float(times[path, index]), float(times[path, index + 1])
-        raise ValueError(
-            f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
-            f"{index + 1}. "
-            "Sort the observations and drop repeated times first?"
-        )
-
-
-def _check_finite(data: Trajectories) -> None:
-    """One pass of sums: a NaN or Inf anywhere makes its block's sum non-finite; only then is it searched for."""
-    start = 0
-    for block in data.chunks():
-        if not torch.isfinite(block.states.sum()):
-            bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
-            if bad.any():
-                path, index = (int(i) for i in bad.nonzero()[0])
-                raise ValueError(
-                    f"`states` must be finite; path {start + path} has {_first_bad(block.states[path, index])} at time "
-                    f"index {index}. Drop the path, cut it there (`lengths`), or fill the value."
-                )
-        start += len(block)
-
-
-def _first_bad(state: Tensor) -> float:
-    return float(state[~torch.isfinite(state)][0])

@@ -17,9 +17,8 @@ from problems import PAPER
 from phibe import Trajectories
 from phibe.cli import Options, convert, experiments, main
 from phibe.experiments.report import MissingData
-from phibe.io import open_data, save_data
+from phibe.io import open_data, parse_times, save_data
 from phibe.objectives import OBJECTIVES
-from phibe.summaries import parse_times
 from phibe.training.config import FitConfig
 from phibe.training.runs import open_flow
 
@@ -56,7 +55,15 @@ def say(capsys):
 def test_check_fit_and_generate_belong_together(here, say):
     code, out, err = say("check", "data.npz")
     assert (code, err) == (0, "")
-    for fact in ("20", "6 a path, from 0 to 1, shared by all paths", "0.2", "shape (2,), float64", "x[1]", "advice"):
+    for fact in (
+        "20",
+        "6 a path, from 0 to 1, shared by all paths",
+        "0.2",
+        "shape (2,), float64",
+        "|Δx|²/Δt",
+        "x[1]",
+        "advice",
+    ):
         assert fact in out
 
     code, out, err = say("fit", "data.npz", "--objective", "regression", "--out", "run", *QUICK)

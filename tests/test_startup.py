@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import phibe
+from phibe import io
 from phibe.cli import find_command, main
 from phibe.cli.data import AUTOMATIC
 from phibe.experiments import EXPERIMENTS, description, experiment
 from phibe.integrators import METHODS
-from phibe.io import CHOICES
 from phibe.networks import NETWORKS
 from phibe.objectives import OBJECTIVES
 from phibe.training.config import CLASSES, CLOSED, METHOD_NAMES, MISSING, OBJECTIVE_NAMES, FitConfig
@@ -87,7 +87,7 @@ def test_what_is_imported_is_seen():
 def test_the_names_of_a_fit_are_those_of_the_registries():
     assert tuple(OBJECTIVES) == OBJECTIVE_NAMES
     assert METHODS == METHOD_NAMES
-    assert CHOICES == MISSING
+    assert io.MISSING == MISSING
     assert {*CLASSES} - {"auto", *CLOSED} < {*NETWORKS}
     for precision in PRECISIONS:
         assert FitConfig(precision=precision).precision == precision

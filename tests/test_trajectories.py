@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import normal, properties, real
 
-from phibe import OU, Trajectories
-from phibe.io import open_data, save_data
+from phibe import Trajectories
 
 NAN = float("nan")
 
@@ -109,6 +108,14 @@ def test_the_interval_is_what_was_observed_and_not_what_was_padded():
     assert _ragged().interval[1] == float(np.nanmax(_ragged().times.numpy()))
 
 
+def test_steps_are_those_between_observations():
+    shared = Trajectories(torch.zeros(3, 4, 1), [0.0, 1.0, 3.0, 4.0])
+    assert shared.steps.tolist() == [1, 2, 1] and shared.typical_step == 1
+    ragged = _ragged()
+    assert torch.equal(ragged.steps, ragged.pairs().dt)
+    assert ragged.typical_step == float(ragged.pairs().dt.median())
+
+
 # -- where the numbers come from ---------------------------------------------------------------------------------------
 
 
@@ -172,25 +179,6 @@ def test_a_read_only_map_is_not_read_into_memory_nor_written_to(tmp_path):
     assert mapped_peak < 0.1 * mapped.nbytes < copied_peak
     data.states[:3] = 0.0  # in our copy-on-write twin, not in the file
     assert float(np.load(tmp_path / "states.npy").min()) == 1.0
-
-
-@pytest.mark.parametrize("kind", ["npz", "zarr"])
-@pytest.mark.parametrize("make", [_regular, _ragged])
-def test_what_is_saved_is_opened_again(tmp_path, make, kind):
-    data = make()
-    found = open_data(save_data(data, tmp_path / f"data.{kind}"))
-    assert torch.equal(found.states.nan_to_num(7.0), data.states.nan_to_num(7.0))
-    assert torch.equal(found.times.nan_to_num(7.0), data.times.nan_to_num(7.0))
-    for part, whole in zip(found.pairs(), data.pairs(), strict=True):
-        assert torch.equal(part, whole)
-
-
-def test_a_failed_save_keeps_the_old_data(tmp_path, monkeypatch):
-    path = save_data(_regular(), tmp_path / "data.npz")
-    monkeypatch.setattr(np, "savez", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        save_data(OU.reversible().simulate(paths=3, times=[0.0, 1.0]), path)
-    assert torch.equal(open_data(path).states, _regular().states)
 
 
 def test_another_type_keeps_the_times_in_float64():

@@ -60,12 +60,15 @@ def check(arguments: list[str]) -> None:
     path = Path(given["path"])
 
     from phibe.diagnostics import diagnose
-    from phibe.summaries import describe_data, describe_run
+    from phibe.io import describe_data
+    from phibe.objectives import estimate_noise
+    from phibe.summaries import describe_run
 
     if path.is_dir() and (path / "config.json").exists():
         return print(describe_run(path))
     data, note = opened(given["path"], layout(given))
-    print(describe_data(data, path) + (f"\n  missing    {note}" if note else ""))
+    noise = f"{estimate_noise(data):g} (mean |Δx|²/Δt of a coordinate)"
+    print(describe_data(data, path, noise=noise, missing=note))
     try:
         print(diagnose(data))
     except ValueError as reason:
@@ -186,7 +189,7 @@ def _starts(given: dict[str, Any], data: Trajectories | None) -> tuple[Tensor, T
     import torch
 
     from phibe.ensembles import draw_states, states_at
-    from phibe.summaries import parse_times, read_starts
+    from phibe.io import parse_times, read_starts
 
     times = parse_times(given["times"]) if given["times"] else None
     if given["from"]:
