@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from phibe import OU, Flow
-from phibe.experiments import EXPERIMENTS, affine_ou, experiment, ou
+from phibe.experiments import EXPERIMENTS, experiment, ou
 from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
 from phibe.experiments.video.features_run import embedded
 from phibe.linear.affine import AffineField
@@ -37,8 +37,8 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
 def test_another_seed_gives_other_numbers(tmp_path):
     from dataclasses import replace
 
-    config = replace(affine_ou.CONFIGS["smoke"], orbit_horizon=16.0)
-    one, two = (affine_ou.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
+    config = replace(ou.AFFINE_OU.presets["smoke"], orbit_horizon=16.0)
+    one, two = (ou.AFFINE_OU.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
     assert one["nonreversible"]["covariance_error"] != two["nonreversible"]["covariance_error"]
 
 
@@ -72,7 +72,7 @@ def test_the_committed_report_is_of_the_current_laptop_preset(name):
 
     report = committed(name)
     assert report.preset == "laptop"
-    assert report.config == json.loads(json.dumps(asdict(experiment(name).CONFIGS["laptop"])))
+    assert report.config == json.loads(json.dumps(asdict(experiment(name).presets["laptop"])))
 
 
 def test_the_published_circulation_is_reproduced_from_ten_thousand_paths():
@@ -92,8 +92,8 @@ def test_the_committed_weights_give_the_committed_numbers():
     ticks = torch.cat([torch.zeros(1, dtype=torch.float64), field.times[field.times < 15], torch.tensor([15.0])])
     law = pushforward(process.marginal(0.0), *flow_map(Flow(field).velocity, ticks, 2, method="rk4"))
     B = process.stationary().covariance
-    assert affine_ou.relative(law.covariance[-1], B) < 0.03
-    assert affine_ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another law
+    assert ou.relative(law.covariance[-1], B) < 0.03
+    assert ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another distribution
 
 
 def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
@@ -105,7 +105,7 @@ def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
         assert all(order == pytest.approx(1.0, abs=0.1) for order in results["orders"].values())
 
 
-def test_the_perceptron_converges_at_the_published_rates():
+def test_the_mlp_converges_at_the_published_rates():
     report = committed("ou")
     assert report["by_times"]["slope"] == pytest.approx(-1.0, abs=0.25)
     assert report["by_paths"]["slope"] == pytest.approx(-0.5, abs=0.15)
@@ -113,9 +113,9 @@ def test_the_perceptron_converges_at_the_published_rates():
     assert len(report.config["seeds"]) == 3
 
 
-def test_the_committed_perceptron_is_the_one_of_the_report():
+def test_the_committed_mlp_is_the_one_of_the_report():
     report, reversible = committed("ou"), OU.reversible()
-    flow = ou.restored(committed_weights("ou"), ou.CONFIGS["laptop"])
+    flow = ou.restored(committed_weights("ou"), ou.MLP_OU.presets["laptop"])
     x = reversible.marginal(0.5).sample(4000, generator=torch.Generator().manual_seed(0))
     error = velocity_error(flow.velocity, reversible.velocity, x, 0.5).value
     assert error == pytest.approx(report["error_in_time"][report["times"].index(0.5)], rel=0.1)
@@ -129,7 +129,7 @@ def test_central_differences_train_better_networks_from_the_same_data():
     assert bool((symmetric[2] <= phibe[2]).all())
 
 
-def test_the_symmetric_flow_of_the_double_well_keeps_its_law():
+def test_the_symmetric_flow_of_the_double_well_has_its_marginals():
     well = committed("nonlinear")["well"]
     ratios = {n: torch.tensor(well[n]["distances"]) / torch.tensor(well["floor"]) for n in ("symmetric", "phibe")}
     assert float(ratios["symmetric"].max()) < 2

@@ -5,7 +5,7 @@ import torch
 
 from phibe import FitConfig
 from phibe.experiments.conditioned import ConditionedTask
-from phibe.experiments.training import Nudged
+from phibe.experiments.training import InputNoise
 from phibe.networks.unet import UNet
 from phibe.training.loop import VelocityTask, train
 from phibe.trajectories import Trajectories
@@ -33,7 +33,7 @@ def test_the_pull_is_that_of_the_density(objective):
     """For N(0, 1) at rest, E[−ε | x + ε] = −σ²/(1 + σ²)·(x + ε); a central difference does not see it."""
     config = FitConfig(steps=300, batch=400, learning_rate=0.02, held_out=0, precision="64-true", normalise=False)
     size = 0.7
-    made = train(still(), Nudged(VelocityTask(Linear(), objective), size), config=config, progress=False)
+    made = train(still(), InputNoise(VelocityTask(Linear(), objective), size), config=config, progress=False)
     found = float(made.velocity(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)))
     expected = -(size**2) / (1 + size**2) if objective == "regression" else 0.0
     assert found == pytest.approx(expected, abs=0.02)
@@ -43,7 +43,7 @@ def test_the_frame_before_stays_where_it_is():
     """Told the field before, only the field that a step starts from is moved."""
     task = ConditionedTask(UNet((1, 8, 8), channels=4, multipliers=(1,), blocks=1, condition_channels=1), "regression")
     data = Trajectories(torch.randn(4, 4, 1, 8, 8), torch.arange(4.0, dtype=torch.float64))
-    loss = Nudged(task, 0.5).loss(data, FitConfig(normalise=False))
+    loss = InputNoise(task, 0.5).loss(data, FitConfig(normalise=False))
     seen = []
     loss.loss.forward = lambda x, t, dt, generator=None: seen.append(x) or x.sum()
     x, t, dt = torch.zeros(2, 3, 1, 8, 8), torch.zeros(2, 3), torch.ones(2, 2)
@@ -54,4 +54,4 @@ def test_the_frame_before_stays_where_it_is():
 
 def test_no_nudge_is_refused():
     with pytest.raises(ValueError, match="above 0"):
-        Nudged(VelocityTask("mlp", "regression"), 0.0)
+        InputNoise(VelocityTask("mlp", "regression"), 0.0)

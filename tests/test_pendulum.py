@@ -52,7 +52,7 @@ def test_even_the_truth_falls_behind_standing_still(states):
 
 def test_the_committed_weights_give_the_committed_errors(states):
     """They are stored in half precision, and the report comes from the full ones: for a second that is no matter."""
-    train, test = pendulum_states.observe(pendulum_states.CONFIGS["laptop"])
+    train, test = pendulum_states.observe(pendulum_states.PENDULUM_STATES.presets["laptop"])
     flow, scale = pendulum_states.committed_flow("symmetric"), pendulum_states.Scale(train)
     x = pendulum_states.rollout(flow, test.states[:, 0], test.times[:31], "rk4")
     error = np.array(scale.error(x, test.states[:, :31]))
@@ -90,7 +90,7 @@ def test_reconstructions_are_sharp_enough_to_read(pictures):
 
 
 def test_the_committed_codec_reconstructs_as_reported(pictures):
-    _, test = pendulum_images.observe(pendulum_images.CONFIGS["laptop"])
+    _, test = pendulum_images.observe(pendulum_images.PENDULUM_IMAGES.presets["laptop"])
     frames = render(test.states[:, ::24].flatten(0, 1)[:300])
     back = pendulum_images.committed_codec()
     back = back.decode_paths(back.encode_paths(frames[None]))[0]

@@ -4,7 +4,7 @@ Finite volumes on a box with reflecting walls. The flux through a face, J = wρ 
 is that of Scharfetter and Gummel: exact for constant w and D, second order, and it keeps ρ positive. Where there is no
 noise (D = 0) it becomes the upwind flux, of first order; `flux="central"` stays of second order there, but promises
 no positivity. In time TR-BDF2: second order, L-stable. Assumed: Σ diagonal, one or two dimensions (more would fit the
-code, not the memory), and a box that holds all but a negligible part of the law."""
+code, not the memory), and a box that holds all but a negligible part of the mass. Read next: `phibe/objectives.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from phibe.systems.sde import SDE, Distribution, matrix_divergence
 
-# -- lattice ---------------------------------------------------------------------------------------------------------
+# -- interpolation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,8 @@ class Lattice:
         total = torch.zeros((), dtype=self.values.dtype)
         for corner in product((0, 1), repeat=len(self.axes)):
             weight = torch.ones((), dtype=self.values.dtype)
-            for side, (_, share) in zip(corner, places, strict=True):
-                weight = weight * (share if side else 1 - share)
+            for side, (_, fraction) in zip(corner, places, strict=True):
+                weight = weight * (fraction if side else 1 - fraction)
             index = tuple(left + side for side, (left, _) in zip(corner, places, strict=True))
             total = total + weight.reshape(shape) * self.values[index]
         return total.to(points.dtype)
@@ -56,7 +56,7 @@ def _place(axis: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return left, ((x - axis[left]) / (axis[left + 1] - axis[left])).clamp(0, 1)
 
 
-# -- the fokker–planck equation on a grid ----------------------------------------------------------------------------
+# -- the solution ------------------------------------------------------------------------------------------------------
 
 
 FLUXES = ("exponential", "central")
@@ -71,7 +71,7 @@ class Coefficients(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GridLaw:
+class GridSolution:
     """ρ_t and v on a grid: `axes` of cell centres, `densities` (time, *cells), `velocities` (time, *cells, d).
 
     `density` and `velocity` interpolate linearly in x and t; beyond the outermost centres they are held fixed.
@@ -104,7 +104,7 @@ def solve_fokker_planck(
     step: float | None = None,
     start: Distribution | None = None,
     flux: str = "exponential",
-) -> GridLaw:
+) -> GridSolution:
     """ρ_t on the box [low, high] at `times`, from `start` at t = 0 (default: the system's own).
 
     ∂ρ/∂t = −∇·(bρ) + ½ Σᵢⱼ ∂ᵢ∂ⱼ(Σᵢⱼρ)   [paper: Fokker–Planck equation]. Error O(cell² + step²); a time step is at
@@ -112,12 +112,14 @@ def solve_fokker_planck(
     """
     times = torch.as_tensor(times, dtype=torch.float64)
     if times.ndim != 1 or len(times) < 2 or float(times[0]) < 0 or not (times.diff() > 0).all():
-        raise ValueError("`times` must be two or more increasing values, none negative: `start` is the law at t = 0.")
+        raise ValueError(
+            "`times` must be two or more increasing values, none negative: `start` is the distribution at t = 0."
+        )
     if flux not in FLUXES:
         raise ValueError(f"`flux` must be one of {', '.join(FLUXES)}; got {flux!r}.")
     start = start or getattr(system, "start", None)
     if start is None:
-        raise ValueError("This system has no law to start from: pass `start`, e.g. `start=ou.marginal(0.0)`.")
+        raise ValueError("This system has no start distribution: pass `start`, e.g. `start=ou.marginal(0.0)`.")
     grid = _grid(start.sample(1, generator=torch.Generator()).shape[1], low, high, cells)
     log_start = start.log_density(grid.points).numpy()
     mass = float(np.exp(log_start).sum() * math.prod(grid.spacing))
@@ -135,7 +137,7 @@ def solve_fokker_planck(
     velocities = np.stack([w - spread * _gradient(log, grid) for log in logs])
     parts = (torch.from_numpy(part) for part in (np.stack(densities), velocities))
     rho, v = (part.reshape(len(times), *grid.shape, *part.shape[2:]) for part in parts)
-    return GridLaw(grid.axes, times, rho, v)
+    return GridSolution(grid.axes, times, rho, v)
 
 
 # -- the grid ------------------------------------------------------------------------------------------------------
