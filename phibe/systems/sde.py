@@ -292,8 +292,8 @@ def langevin(*, temperature: float = 1.0, friction: float = 1.0, start: Distribu
 def lorenz(*, noise: float = 2.0, start: Distribution | None = None) -> SDE:
     """dx = 10(y − x)dt, dy = (28x − y − xz)dt, dz = (xy − 8z/3)dt, each with noise σ dB, σ = 2: stochastic Lorenz.
 
-    From N((0, 0, 25), 2²I), between the two wings, over which the paths then spread. Its marginals and their limit are not known in
-    closed form; within about a time unit the flow forgets the details of where it came from.
+    From N((0, 0, 25), 2²I), between the two wings, over which the paths then spread. No closed form of its marginals is
+    known; within about a time unit the flow forgets the details of where it came from.
     """
 
     def drift(state: Tensor) -> Tensor:
