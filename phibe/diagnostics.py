@@ -75,7 +75,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
 
     Velocities are fitted at every observation, every second and every fourth, with polynomials of `degree` (default:
     cubic up to two coordinates, else affine), in time too if the marginals change. Their differences show the bias of
-    the step, blocks of the data the noise. Of larger states the leading principal components are looked at, of more than
+    the step, blocks of the data the noise. Of larger states the leading principal components are used, of more than
     100,000 observations only some of the paths.
     """
     observations = len(data) * data.states.shape[1]
@@ -97,8 +97,8 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         every = (estimator_errors(name, blocks, lift(features), probes, unit) for name in ESTIMATORS)
         errors = [error for found in every for error in found]
         turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
-    turns, past = circulation(turning, data, probes), memory(blocks, features, drift)
-    found = Diagnosis(len(data), data.typical_step, errors, *turns, *past)
+    rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
+    found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
     found.verdicts.update(_verdicts(found, d))
     return found
 
@@ -265,7 +265,7 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
     noise = min(error.noise for error in found.errors)
     bias = min((error.bias for error in found.errors if error.every == 1), default=math.inf)
     memory = found.memory_score > SURE**2 and found.memory > 0.05
-    turns = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
+    kind = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
     rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
     return {
         "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
@@ -274,7 +274,7 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
         "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
         "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
         f"explains (mean square score {found.memory_score:.1f})",
-        "circulation": "reversible: one dimension" if d == 1 else f"{turns}: {rate}",
+        "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
         "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
     }
 

@@ -44,8 +44,8 @@ class Config:
     """`paths` of each system at `times` equally spaced times, of which every other one is fitted; `classes` as in
     `phibe fit --network`, each trained for `steps` if it is a network (None: by the data).
 
-    All of it `repeats` times, with the seeds from `seed` on. These begin after 0, on which the rule was made that picks
-    the size of a basis.
+    All of it `repeats` times, with the seeds from `seed` on. Seed 0 is left out: the rule that picks the
+    size of a basis was tuned on it.
     """
 
     paths: int = 500

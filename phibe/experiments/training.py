@@ -6,18 +6,20 @@ at a time; `Rollouts` scores any method on fields. Read next: `conditioned.py`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum, log_spectral_error
@@ -26,7 +28,7 @@ from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, 
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import Around, Loss, Result, Task
+from phibe.training.loop import Around, Loss, Result, Task, fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -159,7 +161,7 @@ def _around(side: int, part: Tensor) -> Tensor:
     return (places - (part * side).long()[:, None]) % side
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
+# -- networks ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -168,6 +170,15 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def fit_epochs(
+    data: Trajectories, network: nn.Module, objective: str, *, transitions: int, config: Any, out: Path
+) -> Flow:
+    """A flow trained for `config.epochs` passes over so many transitions; read from the folder if it is there."""
+    steps = math.ceil(config.epochs * transitions / config.training.batch)
+    training = replace(config.training, steps=steps, seed=config.seed)
+    return fit(data, network, objective, config=training, out=out, progress=False)
 
 
 def network_of(flow: Flow) -> Normalised:
@@ -272,40 +283,40 @@ class Rollouts:
         """
         few, times = self.config.few, self.times(self.horizon)
         began = time.perf_counter()
-        made = roll.frames(self.history, times)
+        forecast = roll.frames(self.history, times)
         seconds = time.perf_counter() - began
         drawn = [roll.frames(self.history[:few], times) for _ in range(self.config.members)] if roll.random else []
         return {
             "lead": times[1:].tolist(),
-            "relative_mse": relative_mse(made, self.truth)[1:].tolist(),
-            **self._statistics(made[:, 1:]),
+            "relative_mse": relative_mse(forecast, self.truth)[1:].tolist(),
+            **self._statistics(forecast[:, 1:]),
             "long": self._long(roll.frames(self.history[:few], self.times(self.config.frames))),
             "ensemble": self._ensemble(torch.stack(drawn)) if drawn else None,
-            "absolute_error": (made - self.truth)[:few].abs().mean((0, 2, 3, 4))[1:].tolist(),
+            "absolute_error": (forecast - self.truth)[:few].abs().mean((0, 2, 3, 4))[1:].tolist(),
             "evaluations": roll.evaluations,
-            "milliseconds": 1000 * seconds / (len(made) * self.horizon),
+            "milliseconds": 1000 * seconds / (len(forecast) * self.horizon),
         }
 
     def score_truth(self) -> dict[str, Any]:
         """The same statistics of the true clips: not 0, as there are only so few of them."""
         return {"lead": self.times(self.horizon)[1:].tolist(), **self._statistics(self.truth[:, 1:])}
 
-    def _statistics(self, made: Tensor) -> dict[str, Any]:
+    def _statistics(self, forecast: Tensor) -> dict[str, Any]:
         """RMS amplitude, spectrum and values of fields (start, frame, 1, n, n), against all test fields."""
-        shells = log_spectral_error(made, self.fields)[:, 0]
+        shells = log_spectral_error(forecast, self.fields)[:, 0]
         return {
-            "rms_ratio": stability(made, self.fields[:, None]).ratio.tolist(),
+            "rms_ratio": stability(forecast, self.fields[:, None]).ratio.tolist(),
             "log_spectral_error": shells.square().mean(-1).sqrt().tolist(),
             "shell_error": shells[-1].tolist(),
-            "spectrum": enstrophy_spectrum(made[:, -1]).mean.mean((0, 1)).tolist(),
-            "histogram_distance": histogram_distance(made[:, -1], self.fields),
+            "spectrum": enstrophy_spectrum(forecast[:, -1]).mean.mean((0, 1)).tolist(),
+            "histogram_distance": histogram_distance(forecast[:, -1], self.fields),
         }
 
-    def _long(self, made: Tensor) -> dict[str, Any]:
-        found, quarter = stability(made[:, 1:], self.fields[:, None]), max(1, made.shape[1] // 4)
-        last = made[:, -quarter:].flatten(0, 1)
+    def _long(self, forecast: Tensor) -> dict[str, Any]:
+        found, quarter = stability(forecast[:, 1:], self.fields[:, None]), max(1, forecast.shape[1] // 4)
+        last = forecast[:, -quarter:].flatten(0, 1)
         return {
-            "frames": made.shape[1] - 1,
+            "frames": forecast.shape[1] - 1,
             "stable": found.stable,
             "rms_ratio": found.ratio.tolist(),
             "log_spectral_error": float(log_spectral_error(last, self.fields).square().mean().sqrt()),

@@ -6,7 +6,7 @@ Poses are read back from the decoded frames, so that errors are in degrees. Read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times
 from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec, with_velocity
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
-from phibe.experiments.training import network_of, seeded
+from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -139,11 +138,10 @@ def encode(codec: GeometryCodec, data: Trajectories) -> Trajectories:
 
 def learn(latents: Trajectories, objective: str, *, config: Config, fits: Path) -> Flow:
     """A residual MLP of latent state and time   [paper: latent-space training]; from its folder if that is there."""
-    steps = math.ceil(config.epochs * len(latents) * (config.frames - 2) / config.training.batch)
-    training = replace(config.training, steps=steps, seed=config.seed)
     with seeded(config.seed):
         network = ResidualMLP((6,), width=config.width, blocks=config.blocks)
-    return fit(latents, network, objective, config=training, out=fits / objective, progress=False)
+    transitions = len(latents) * (config.frames - 2)
+    return fit_epochs(latents, network, objective, transitions=transitions, config=config, out=fits / objective)
 
 
 def committed_codec() -> GeometryCodec:
@@ -219,7 +217,7 @@ class Clips:
 
     def score(self, make: Any) -> dict[str, Any]:
         """Decode what `make(start)` gives and read its poses: mean and median error in degrees by horizon, over
-        all starts and the mean for each, and the share of frames that are a pendulum."""
+        all starts and the mean for each, and the fraction of frames that show a pendulum."""
         errors, valid, square = [], [], []
         for start in self.config.starts:
             frames = self.codec.decode_paths(make(start))

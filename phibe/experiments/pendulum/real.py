@@ -5,8 +5,7 @@ The files are not part of the project, the report is. Read next: `phibe/experime
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.experiments.pendulum.measured import RATE, open_runs, write_markers
 from phibe.experiments.pendulum.states import Scale, degrees, rollout
 from phibe.experiments.report import Experiment, Measured, MissingData
-from phibe.experiments.training import seeded
+from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.trajectories import Trajectories
 
 SIMULATED = "simulated"
@@ -139,12 +137,11 @@ def learn(train: Trajectories, objective: str, *, config: Config, fits: Path) ->
     states = torch.cat([part.states[:, :shortest] for part in parts])
     lengths = torch.cat([_lengths(part).clamp(max=shortest) for part in parts])
     data = Trajectories(states.float(), parts[0].times[:shortest], lengths)
-    steps = math.ceil(config.epochs * int(lengths.sum()) / config.training.batch)
     with seeded(config.seed):
         inside = ResidualMLP((4,), width=config.width, blocks=config.blocks, time=False, angles=2)
     network = Normalised.fit(inside, data).keep(slice(0, 2))
-    training = replace(config.training, steps=steps, seed=config.seed)
-    return fit(data, network, objective, config=training, out=fits / objective, progress=False)
+    transitions = int(lengths.sum())
+    return fit_epochs(data, network, objective, transitions=transitions, config=config, out=fits / objective)
 
 
 def _from(data: Trajectories, offset: int, stride: int) -> Trajectories:

@@ -6,9 +6,8 @@ start. Read next: `codec.py` and `images.py`, the same from images.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,12 @@ from tqdm.auto import tqdm
 
 from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times, on_circles, wrap
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
-from phibe.experiments.training import network_of, seeded
+from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.metrics import energy_distance, sliced_w2
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -127,11 +125,10 @@ def observe(config: Config) -> tuple[Trajectories, Trajectories]:
 def learn(train: Trajectories, objective: str, inputs: str, *, config: Config, fits: Path) -> Flow:
     """The residual MLP of the paper, trained for so many epochs; read from its folder if that is there."""
     data = train.to(torch.float32)
-    steps = math.ceil(config.epochs * len(data) * (config.frames - 1) / config.training.batch)
-    training = replace(config.training, steps=steps, seed=config.seed)
-    network = _network(data, inputs, config)
-    folder = fits / f"{objective}-{inputs}"
-    return fit(data, network, objective, config=training, out=folder, progress=False)
+    transitions, folder = len(data) * (config.frames - 1), fits / f"{objective}-{inputs}"
+    return fit_epochs(
+        data, _network(data, inputs, config), objective, transitions=transitions, config=config, out=folder
+    )
 
 
 def _network(data: Trajectories, inputs: str, config: Config) -> Normalised:

@@ -1,4 +1,4 @@
-"""Shifts: a sample is moved as a whole, nothing is lost, and what knows no place has the same loss everywhere."""
+"""Random shifts: a sample is moved as a whole; a network without places has the same loss everywhere."""
 
 import pytest
 import torch
