@@ -23,18 +23,16 @@ from phibe.flow import Flow
 from phibe.integrators import ALPHA, FILTER, INTEGRATORS
 from phibe.objectives import Objective, find_objective
 from phibe.systems.ou import OU, Gaussian
-from phibe.systems.sde import matrix_divergence
+from phibe.systems.sde import Diffusion, matrix_divergence
 
 
-class Diffusion(Protocol):
-    """dX = b(X)dt + σ(X)dB with Σ = σσᵀ, and the density of its marginals."""
+class Scored(Diffusion, Protocol):
+    """A diffusion that knows the score ∇log ρ_t of its marginals."""
 
-    def drift(self, x: Tensor, t: Any = 0.0) -> Tensor: ...
-    def diffusion(self, x: Tensor) -> Tensor: ...
     def score(self, x: Tensor, t: Any) -> Tensor: ...
 
 
-class Sampled(Diffusion, Protocol):
+class Sampled(Scored, Protocol):
     """A diffusion that knows the first two moments of its increments over a step."""
 
     def increment_moments(self, x: Tensor, step: float) -> tuple[Tensor, Tensor]: ...
@@ -60,12 +58,13 @@ def phibe_divergence(system: Sampled, x: Tensor, step: float) -> Tensor:
 
 def phibe_field(system: Sampled, x: Tensor, t: Any, *, step: float) -> Tensor:
     """v̂ = b̂ − ½ Σ̂ ∇log ρ_t − ½ ∇·Σ̂, the unique population minimiser   [paper: population PhiBE field]; (n, d)."""
-    covariance = phibe_covariance(system, x, step)
-    return (
-        phibe_drift(system, x, step)
-        - 0.5 * _times(covariance, system.score(x, t))
-        - 0.5 * phibe_divergence(system, x, step)
-    )
+    parts = (part(system, x, step) for part in (phibe_drift, phibe_covariance, phibe_divergence))
+    return _current(*parts, score=system.score(x, t))
+
+
+def _current(drift: Tensor, covariance: Tensor, divergence: Tensor, *, score: Tensor) -> Tensor:
+    """b − ½ Σ∇log ρ − ½∇·Σ; (n, d)."""
+    return drift - 0.5 * _times(covariance, score) - 0.5 * divergence
 
 
 def population_objective(system: Sampled, field: Callable[[Tensor], Tensor], x: Tensor, *, step: float) -> Tensor:
@@ -78,7 +77,7 @@ def population_objective(system: Sampled, field: Callable[[Tensor], Tensor], x: 
 def continuity_residual(
     log_density: Callable[..., Tensor], velocity: Callable[..., Tensor], x: Tensor, t: float
 ) -> Tensor:
-    """∂ₜlog ρ + v·∇log ρ + ∇·v at each point: zero where v carries ρ   [paper: continuity equation, over ρ]; (n,)."""
+    """∂ₜlog ρ + v·∇log ρ + ∇·v at each point: zero where v transports ρ   [paper: continuity equation]; (n,)."""
     time = torch.tensor(t, dtype=x.dtype)
     along_flow = jvp(log_density, (x, time), (velocity(x, time), torch.ones_like(time)))[1]
     gradient = vmap(jacrev(_one_at(velocity, time)))(x)
@@ -115,11 +114,10 @@ def covariance_bias(system: Diffusion, x: Tensor) -> Tensor:
     )
 
 
-def velocity_bias(system: Diffusion, x: Tensor, t: Any) -> Tensor:
+def velocity_bias(system: Scored, x: Tensor, t: Any) -> Tensor:
     """Leading term of v̂ − v over Δt: ½𝓛b − ½ R ∇log ρ_t − ½ ∇·R; (n, d). For OU, minus the paper's corollary."""
-    remainder = covariance_bias(system, x)
     spread = matrix_divergence(lambda z: covariance_bias(system, z), x)
-    return drift_bias(system, x) - 0.5 * _times(remainder, system.score(x, t)) - 0.5 * spread
+    return _current(drift_bias(system, x), covariance_bias(system, x), spread, score=system.score(x, t))
 
 
 # -- the constants of the bounds on a compact set ----------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Constants:
         return torch.expm1(K * t) / K * self.L_v * step
 
 
-def constants(system: Diffusion, x: Tensor, times: Tensor) -> Constants:
+def constants(system: Scored, x: Tensor, times: Tensor) -> Constants:
     """L_b, L_Σ, L_div, S₁, S₂, K and the sharp Lipschitz constant sup‖∇v‖, over points x (n, d) of Ω and times (m,)."""
     gradient = vmap(jacrev(_one(system.drift)))(x)
     sigma = system.diffusion(x)

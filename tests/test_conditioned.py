@@ -110,7 +110,7 @@ def test_the_condition_is_the_observation_before_the_place(objective, width):
 
 
 def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="two places at once"):
+    with pytest.raises(ValueError, match="at two places"):
         fit_conditioned(oscillation(), Linear(), "stratonovich")
     with pytest.raises(ValueError, match=r"two states or more, \*state\); got \(3, 1, 1\)"):
         ConditionedFlow(exact(), STEP).generate(torch.ones(3, 1, 1, dtype=torch.float64), [0.0, 0.1])

@@ -70,6 +70,13 @@ def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -
 # -- the SDE -----------------------------------------------------------------------------------------------------------
 
 
+class Diffusion(Protocol):
+    """dX = b(X)dt + σ(X)dB, by b and Σ = σσᵀ: `SDE`, `OU`, or a system of one's own."""
+
+    def drift(self, x: Tensor, t: Any = 0.0) -> Tensor: ...
+    def diffusion(self, x: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class SDE:
     """dX = b(X)dt + σ(X)dB, Itô, X₀ ~ `start`   [paper: Itô SDE]; points are x (n, d), everything in float64.
