@@ -3,13 +3,15 @@
 import hashlib
 import json
 import math
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from phibe import OU, Flow
 from phibe.experiments import EXPERIMENTS, experiment, ou
-from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
+from phibe.experiments.report import ARTIFACTS, Experiment, Report, committed, committed_weights, keep
 from phibe.experiments.video.features_run import embedded
 from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
@@ -35,11 +37,34 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
 
 
 def test_another_seed_gives_other_numbers(tmp_path):
-    from dataclasses import replace
-
     config = replace(ou.AFFINE_OU.presets["smoke"], orbit_horizon=16.0)
     one, two = (ou.AFFINE_OU.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
     assert one["nonreversible"]["covariance_error"] != two["nonreversible"]["covariance_error"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """So many `draws` of a normal number."""
+
+    draws: int = 10
+    seed: int = 0
+
+
+def test_a_new_experiment_is_a_configuration_and_what_measures_with_it(tmp_path):
+    def measure(config, fits):
+        x = torch.randn(config.draws, generator=torch.Generator().manual_seed(config.seed))
+        return {"mean": float(x.mean()), "fits": str(fits)}, {"x": x}
+
+    toy = Experiment("toy", {"smoke": Draws(), "laptop": Draws(1000)}, measure)
+    report = toy.run("smoke", out=tmp_path, config=Draws(20, seed=3))
+    x = load_file(tmp_path / "weights.safetensors")["x"]
+    assert len(x) == 20 == report.config["draws"]
+    assert Report.open(tmp_path)["mean"] == float(x.mean()) != toy.run("smoke", out=tmp_path)["mean"]
+    assert report["fits"] == str(tmp_path / "fits")
+    with pytest.raises(ValueError, match="one of smoke, laptop; got 'paper'"):
+        toy.run("paper", out=tmp_path)
+    with pytest.raises(ValueError, match="one of ou_theory, .* got 'toy'"):
+        experiment("toy")
 
 
 def test_opening_a_folder_without_a_report_says_so(tmp_path):
@@ -68,8 +93,6 @@ def test_the_committed_files_are_those_of_the_manifest():
 
 @pytest.mark.parametrize("name", [folder.name for folder in ARTIFACTS.iterdir() if folder.is_dir()])
 def test_the_committed_report_is_of_the_current_laptop_preset(name):
-    from dataclasses import asdict
-
     report = committed(name)
     assert report.preset == "laptop"
     assert report.config == json.loads(json.dumps(asdict(experiment(name).presets["laptop"])))
@@ -144,8 +167,6 @@ def untimed(results):
 
 
 def json_round_trip(report: Report) -> Report:
-    from dataclasses import asdict
-
     return Report(**json.loads(json.dumps(asdict(report))))
 
 

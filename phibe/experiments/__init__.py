@@ -53,10 +53,16 @@ EXPERIMENTS = {
 
 def experiment(name: str) -> Experiment:
     """The experiment of that name, imported when it is asked for."""
-    module, _, attribute = EXPERIMENTS[name].place.partition(":")
+    module, _, attribute = _entry(name).place.partition(":")
     return getattr(import_module(f"{__name__}.{module}"), attribute)
 
 
 def description(name: str) -> str:
     """What that experiment is for, in one line."""
-    return EXPERIMENTS[name].purpose
+    return _entry(name).purpose
+
+
+def _entry(name: str) -> Entry:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"An experiment is one of {', '.join(EXPERIMENTS)}; got {name!r}.")
+    return EXPERIMENTS[name]

@@ -75,6 +75,8 @@ class Experiment:
 
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
         """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole."""
+        if preset not in self.presets:
+            raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")
         config = config or self.presets[preset]
         out = out or Path("runs") / self.name / preset
         began = time.perf_counter()
