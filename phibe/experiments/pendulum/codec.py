@@ -187,9 +187,9 @@ def fit_codec(
 
     codec.train()
     descent = Descent(draw, config, Path(out) if out else None, progress)
-    descent.run(codec.encoder, distances, steps=config.encoder_steps, batch=config.encoder_batch, piece=None)
+    descent.run("encoder", codec.encoder, distances)
     codec.eval()
-    descent.run(codec.decoder, images, steps=config.decoder_steps, batch=config.decoder_batch, piece=PIECE)
+    descent.run("decoder", codec.decoder, images, piece=PIECE)
     return codec.requires_grad_(False).cpu()
 
 
@@ -202,14 +202,12 @@ class Descent:
     folder: Path | None
     progress: bool
 
-    def run(
-        self, network: nn.Module, loss: Callable[..., Tensor], *, steps: int, batch: int, piece: int | None
-    ) -> None:
-        """Adam on the loss, step after step; every random number is a function of the seed and the step.
+    def run(self, name: str, network: nn.Module, loss: Callable[..., Tensor], *, piece: int | None = None) -> None:
+        """Adam on the loss of the part of that name; every random number is a function of the seed and the step.
 
         A batch is worked through in pieces of so many pairs, for memory that stays in the cache.
         """
-        name = PARTS[piece is not None]
+        steps, batch = (getattr(self.config, f"{name}_{what}") for what in ("steps", "batch"))
         optimiser = Adam(network.parameters(), lr=self.config.learning_rate)
         first = self._open(network, optimiser, name)
         with tqdm(total=steps, initial=first, desc=name, unit="step", disable=not self.progress) as bar:
