@@ -21,7 +21,7 @@ PARTICLES = 200  # drawn; the fit sees all paths
 FAR = 1e8
 GROWTH = 1e3  # an unstable process is shown until it has grown by this factor
 WELL, PENDULUM, EXACT, NONE = "double well", "double pendulum", "exact", "none"
-TRAINED = pendulum_states.CONFIGS["laptop"].objectives  # networks that come with the project
+TRAINED = pendulum_states.PENDULUM_STATES.presets["laptop"].objectives  # networks that come with the project
 
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 Columns = dict[str, np.ndarray]

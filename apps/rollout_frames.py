@@ -84,7 +84,7 @@ def _from_states(setting: Setting, path: Tensor, times: Tensor) -> tuple[Tensor,
 @lru_cache(maxsize=1)
 def _test_paths() -> Trajectories:
     """Paths that neither the flows nor the codec were trained on."""
-    config = pendulum_states.CONFIGS["laptop"]
+    config = pendulum_states.PENDULUM_STATES.presets["laptop"]
     return pendulum_states.observe(config)[1][:PATHS]
 
 

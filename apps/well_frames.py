@@ -14,7 +14,7 @@ from phibe.calculus import Velocity
 from phibe.flow import Flow
 from phibe.linear.basis import fit_basis
 from phibe.metrics import sliced_w2
-from phibe.systems.fokker_planck import GridLaw, solve_fokker_planck
+from phibe.systems.fokker_planck import GridSolution, solve_fokker_planck
 from phibe.systems.sde import double_well
 from phibe.trajectories import Trajectories
 
@@ -59,13 +59,13 @@ def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:
 
 
 @lru_cache(maxsize=16)
-def exact_law(end: float, observations: int) -> GridLaw:
+def exact_law(end: float, observations: int) -> GridSolution:
     """ρ_t and v of the double well at every time that a film or an integrator looks at."""
     times = torch.linspace(0, end, max(FRAMES - 1, observations) + 1, dtype=torch.float64)
     return solve_fokker_planck(double_well(), times, low=LOW - 0.6, high=HIGH + 0.6, cells=CELLS)
 
 
-def estimate(law: GridLaw, seen: Trajectories, estimator: str, degree: int) -> Flow:
+def estimate(law: GridSolution, seen: Trajectories, estimator: str, degree: int) -> Flow:
     """The flow of a field polynomial in x and piecewise linear in time, fitted in closed form; or the `exact` one.
 
     Beyond the picture, where there is no data, the field is held at its value on the edge: a polynomial that runs

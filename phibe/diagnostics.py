@@ -1,4 +1,8 @@
-"""Measures of observed trajectories: bias and noise of fits, circulation, memory; each from the data alone."""
+"""What observed trajectories say by themselves: step, sample size, memory, circulation, and what to do about them.
+
+`diagnose` fits the same class of velocities at several steps and on blocks of the data: differences between the steps
+show the bias, blocks the noise. Nothing of the process is known here. Read next: `evaluation.py`, on a fitted flow.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,21 @@ from torch import Tensor
 
 from phibe.bases import Basis, Features, in_time, lift, polynomials
 from phibe.linear.basis import BasisField, fit_blocks, pseudo_inverse
+from phibe.metrics import matrix_root
 from phibe.objectives import find_objective
 from phibe.trajectories import Trajectories
 
-# -- measures of observed trajectories -------------------------------------------------------------------------------
+ESTIMATORS = ("phibe", "symmetric", "symmetric2")
+COORDINATES, BLOCKS = 6, 20
+FINE, COARSE = 0.1, 0.25  # errors below and above these fractions of the drift are called small and large
+SURE = 3.0  # standard errors
 
-
-COORDINATES = 6
-BLOCKS = 20
+# -- the diagnosis -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class EstimatorError:
-    """What an estimator gets wrong with every so many-th observation: bias and noise of v, as shares of the drift."""
+    """Bias and noise of v fitted to every so many-th observation, as fractions of the RMS drift."""
 
     objective: str
     every: int
@@ -36,10 +42,71 @@ class EstimatorError:
         return math.hypot(self.bias, self.noise)
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """Measured numbers, a verdict on each question, and the advice that follows; `print` shows a table."""
+
+    paths: int
+    step: float
+    errors: list[EstimatorError]
+    circulation: float
+    circulation_error: float
+    memory: float
+    memory_score: float
+    verdicts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> EstimatorError:
+        """The least error; of those within a tenth of it, that which uses all observations and the fewest at a time."""
+        known = [error for error in self.errors if math.isfinite(error.bias)] or self.errors
+        least = min(error.total for error in known)
+        close = [error for error in known if error.total <= 1.1 * least]
+        return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
+
+    def __str__(self) -> str:
+        rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
+        head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as fractions of the RMS drift"
+        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
+        return "\n".join(["what the data says", *rows, "", head, *lines])
+
+
+def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
+    """What can be told from the data alone; all of it in standard coordinates, and of at most six of them.
+
+    Velocities are fitted at every observation, every second and every fourth, with polynomials of `degree` (default:
+    cubic up to two coordinates, else affine), in time too if the marginals change. Their differences show the bias of
+    the step, blocks of the data the noise. Of larger states the leading principal components are used, of more than
+    100,000 observations only some of the paths.
+    """
+    observations = len(data) * data.states.shape[1]
+    data = _standardise(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])
+    d, blocks = data.state_shape[0], data.blocks(BLOCKS)
+    if (shortest := min(block._shortest() for block in blocks)) < 5:
+        raise ValueError(
+            f"A diagnosis compares steps, so each of {BLOCKS} blocks of the data needs paths of five observations or "
+            f"more; here one has {shortest}. Bring longer paths, or more of them."
+        )
+    features = polynomials(degree or (3 if d <= 2 else 1))
+    knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if changes_with_time(data) else None
+    features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
+    probes = _probes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
+        drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
+        unit = _rms(drift(*probes))
+        every = (estimator_errors(name, blocks, lift(features), probes, unit) for name in ESTIMATORS)
+        errors = [error for found in every for error in found]
+        turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
+    rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
+    found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
+    found.verdicts.update(_verdicts(found, d))
+    return found
+
+
 # -- what is looked at -------------------------------------------------------------------------------------------------
 
 
-def standardised(data: Trajectories) -> Trajectories:
+def _standardise(data: Trajectories) -> Trajectories:
     """The same paths in coordinates of mean zero and spread one; of many, the leading principal components."""
     states = data.states.double().flatten(2)
     seen = states[data._observed()]
@@ -53,8 +120,8 @@ def standardised(data: Trajectories) -> Trajectories:
     return data._with(states.nan_to_num(0.0), data.times, data.lengths)
 
 
-def moves(data: Trajectories) -> bool:
-    """Does the law change with time? Means and variances of the first and of the last third, where there are paths
+def changes_with_time(data: Trajectories) -> bool:
+    """Do the marginals change? Means and variances of the first and of the last third, where there are paths
     enough to tell."""
     if len(data) < BLOCKS:
         return False
@@ -68,7 +135,7 @@ def moves(data: Trajectories) -> bool:
     return False
 
 
-def probes_of(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
+def _probes(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
     """Some of the observed states, with their times."""
     inside = data._observed()
     x, t = data.states[inside], data._path_times()[inside]
@@ -76,7 +143,8 @@ def probes_of(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
     return x[chosen], t[chosen]
 
 
-def size(v: Tensor) -> float:
+def _rms(v: Tensor) -> float:
+    """Root mean square length of vectors (n, d)."""
     return float(v.square().sum(1).mean().sqrt())
 
 
@@ -111,28 +179,34 @@ def estimator_errors(
     return errors
 
 
+def _block_variance(influence: Tensor) -> Tensor:
+    """Variance of an estimate from what each of B blocks adds to it, (B, ...) → (...)   [jackknife]."""
+    count = len(influence)
+    return count / (count - 1) * influence.square().sum(0)
+
+
 def _difference(a: BasisField, b: BasisField, basis: Basis, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Size of the difference of two fields of one basis fitted to the same blocks, and its standard error."""
+    """RMS of the difference of two fields of one basis fitted to the same blocks, and its standard error."""
     influence, psi = a.influence - b.influence, basis(*probes)
     shifts = torch.einsum("bp,npd->bnd", influence, psi)
-    count = len(influence)
-    noise = float((count / (count - 1) * shifts.square().sum((0, 2)).mean()).sqrt())
-    return size(torch.einsum("p,npd->nd", a.coefficients - b.coefficients, psi)), noise
+    noise = float(_block_variance(shifts).sum(1).mean().sqrt())
+    return _rms(torch.einsum("p,npd->nd", a.coefficients - b.coefficients, psi)), noise
 
 
 # -- circulation and memory --------------------------------------------------------------------------------------------
 
 
 def circulation(turning: BasisField, data: Trajectories, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """How fast the flow turns, in radians per time, and the standard error.
+    """How fast the flow rotates, in radians per time, and the standard error.
 
     The mean gradient of an affine v, in coordinates in which the noise is round, is symmetric for a reversible process;
-    its antisymmetric part is a rotation. Where some coordinates have no noise, those of the law are taken instead.
+    its antisymmetric part is a rotation. Where some coordinates have no noise, the covariance of the
+    states takes its place.
     """
     d = data.state_shape[0]
     if d == 1:
         return 0.0, 0.0
-    root = _root(_noise(data))
+    root = matrix_root(_noise(data), floor=1e-12)
     units = torch.eye(d, dtype=torch.float64)
     psi = torch.stack([turning.basis(probes[0] + unit, probes[1]) - turning.basis(*probes) for unit in units], dim=-1)
     slopes = psi.mean(0)  # (p, d, d): the gradient of each basis field
@@ -141,25 +215,19 @@ def circulation(turning: BasisField, data: Trajectories, probes: tuple[Tensor, T
         whitened = torch.linalg.inv(root) @ torch.einsum("p,pij->ij", theta, slopes) @ root
         return (whitened - whitened.mT) / 2
 
-    count = len(turning.influence)
     shifts = torch.stack([rotation(row) for row in turning.influence])
-    error = (count / (count - 1) * shifts.square().sum()).sqrt()
+    error = _block_variance(shifts).sum().sqrt()
     return float(rotation(turning.coefficients).norm()) / math.sqrt(2), float(error) / math.sqrt(2)
 
 
 def _noise(data: Trajectories) -> Tensor:
-    """Σ without the drift, as in the objective `centred`, or the covariance of the law where Σ is degenerate."""
+    """Σ without the drift, as in the objective `centred`, or the covariance of the states where Σ is degenerate."""
     x, _, dt = data.windows(3)
     one, two = x[:, 1] - x[:, 0], (x[:, 2] - x[:, 1]) * (dt[:, :1] / dt[:, 1:])
     cross = torch.einsum("ni,nj,n->ij", one, one - two, 1 / dt[:, 0]) / len(x)
     sigma = (cross + cross.mT) / 2
     values = torch.linalg.eigvalsh(sigma)
     return sigma if float(values[0]) > 1e-3 * float(values[-1]) else torch.cov(x[:, 1].mT)
-
-
-def _root(matrix: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp(min=1e-12).sqrt()) @ vectors.mT
 
 
 def memory(blocks: list[Trajectories], features: Features, drift: BasisField) -> tuple[float, float]:
@@ -181,83 +249,13 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
         grams.append(design.mT @ design)
         moments.append(design.mT @ ((end - place - known) * weight))
         present += float((known * weight).square().sum())
-    p, count = past.shape[1], len(blocks)
+    p = past.shape[1]
     inverse, _ = pseudo_inverse(torch.stack(grams).sum(0))
     theta = inverse @ torch.stack(moments).sum(0)
     influence = torch.stack([inverse @ (m - g @ theta) for g, m in zip(grams, moments, strict=True)])
-    error = (count / (count - 1) * influence.square().sum(0)).sqrt()[:p]
+    error = _block_variance(influence).sqrt()[:p]
     gain = float((theta * torch.stack(moments).sum(0))[:p].sum())
     return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
-
-
-# -- diagnosis -------------------------------------------------------------------------------------------------------
-
-
-ESTIMATORS = ("phibe", "symmetric", "symmetric2")
-FINE, COARSE = 0.1, 0.25  # share of the drift's size that an error may have to be called small, or large
-SURE = 3.0  # standard errors
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Measured numbers, a verdict on each question, and the advice that follows; `print` shows a table."""
-
-    paths: int
-    step: float
-    errors: list[EstimatorError]
-    circulation: float
-    circulation_error: float
-    memory: float
-    memory_score: float
-    verdicts: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def best(self) -> EstimatorError:
-        """The least error; of those within a tenth of it, that which uses all observations and the fewest at a time."""
-        known = [error for error in self.errors if math.isfinite(error.bias)] or self.errors
-        least = min(error.total for error in known)
-        close = [error for error in known if error.total <= 1.1 * least]
-        return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
-
-    def __str__(self) -> str:
-        rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
-        head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as shares of the size of the drift"
-        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
-        return "\n".join(["what the data says", *rows, "", head, *lines])
-
-
-def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
-    """What can be told from the data alone; all of it in standard coordinates, and of at most six of them.
-
-    Velocities are fitted at every observation, every second and every fourth, with polynomials of `degree` (default:
-    cubic up to two coordinates, else affine), in time too if the law moves. Their differences show the bias of the
-    step, blocks of the data the noise. Of larger states the leading principal components are looked at, of more than
-    100,000 observations only some of the paths.
-    """
-    observations = len(data) * data.states.shape[1]
-    data = standardised(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])
-    d, blocks = data.state_shape[0], data.blocks(BLOCKS)
-    if (shortest := min(block._shortest() for block in blocks)) < 5:
-        raise ValueError(
-            f"A diagnosis compares steps, so each of {BLOCKS} blocks of the data needs paths of five observations or "
-            f"more; here one has {shortest}. Bring longer paths, or more of them."
-        )
-    features = polynomials(degree or (3 if d <= 2 else 1))
-    knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if moves(data) else None
-    features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
-    probes = probes_of(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
-        drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
-        unit = size(drift(*probes))
-        errors = [
-            error for name in ESTIMATORS for error in estimator_errors(name, blocks, lift(features), probes, unit)
-        ]
-        turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
-    turns, past = circulation(turning, data, probes), memory(blocks, features, drift)
-    found = Diagnosis(len(data), data.typical_step, errors, *turns, *past)
-    found.verdicts.update(_verdicts(found, d))
-    return found
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -267,7 +265,7 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
     noise = min(error.noise for error in found.errors)
     bias = min((error.bias for error in found.errors if error.every == 1), default=math.inf)
     memory = found.memory_score > SURE**2 and found.memory > 0.05
-    turns = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
+    kind = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
     rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
     return {
         "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
@@ -276,17 +274,17 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
         "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
         "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
         f"explains (mean square score {found.memory_score:.1f})",
-        "circulation": "reversible: one dimension" if d == 1 else f"{turns}: {rate}",
+        "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
         "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
     }
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if math.isfinite(share) else "?"
+def _percent(part: float) -> str:
+    return f"{part:.1%}" if math.isfinite(part) else "?"
 
 
-def _graded(share: float, good: str, bad: str) -> str:
-    return good if share < FINE else f"too {bad}" if share > COARSE else f"rather {bad}"
+def _graded(part: float, good: str, bad: str) -> str:
+    return good if part < FINE else f"too {bad}" if part > COARSE else f"rather {bad}"
 
 
 def _advice(best: EstimatorError, *, bias: float, noise: float, memory: bool) -> str:

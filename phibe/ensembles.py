@@ -1,4 +1,8 @@
-"""Ensembles: the states of many paths at about the same time, observed and as a flow carries their starts there."""
+"""Ensembles: the states of many paths at common times, observed, integrated by a flow, or drawn; and their densities.
+
+`place_marks` chooses the times, `observed` and `integrate` give the states there: what `evaluation.py` compares.
+`fit_density` and `generate_with_density` are for samples with their log-density. Read next: `bases.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from phibe.flow import Flow
 from phibe.metrics import moments
 from phibe.trajectories import Trajectories
 
-# -- ensembles -------------------------------------------------------------------------------------------------------
+# -- states at common times --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Times to compare laws at: `times` (mark,); `index` (path, mark) is of each path the observation nearest to each.
+    """Times to compare marginals at: `times` (mark,); `index` (path, mark) is each path's nearest observation.
 
     Where a path has none near a mark, it is −1. With `elapsed` times count from the start of each path.
     """
@@ -44,7 +48,7 @@ def time_free(flow: Flow, data: Trajectories) -> bool:
     return all(torch.equal(values[0], value) for value in values)
 
 
-def clock(data: Trajectories, *, elapsed: bool) -> Tensor:
+def _clock(data: Trajectories, *, elapsed: bool) -> Tensor:
     """The times of all observations, (path, time): as they are, or since the start of each path."""
     times = data._path_times()
     return times - times[:, :1] if elapsed else times
@@ -56,7 +60,7 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
     On a grid that all paths share they are observed times. Else they are even in time, and stand for the observations
     up to half-way to the next mark.
     """
-    times, inside = clock(data, elapsed=elapsed), data._observed().clone()
+    times, inside = _clock(data, elapsed=elapsed), data._observed().clone()
     inside[:, :first] = False
     inside[:, first:] &= (torch.arange(times.shape[1] - first) % every == 0)[None]
     longest = times[0 if data.lengths is None else int(data.lengths.argmax())]
@@ -84,11 +88,11 @@ def observed(data: Trajectories, marks: Marks) -> Tensor:
 
 
 @torch.no_grad()
-def carry(flow: Flow, data: Trajectories, marks: Marks, *, method: str = "rk4") -> Tensor:
-    """Where the flow carries the first state of each path, at the times that it was observed at, (path, mark, *state).
+def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str = "rk4") -> Tensor:
+    """The flow from the first state of each path, at the times that this path was observed at, (path, mark, *state).
 
     Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
-    where there was no observation, and from where the flow has run away.
+    where there was no observation, and from where the flow has diverged.
     """
     times, rows = data._path_times(), torch.arange(len(data))
     x, t, states = data.states[:, 0], times[:, 0], []
@@ -124,14 +128,14 @@ Density = Callable[[Tensor], Tensor]
 """log ρ: (n, *state) → (n,)."""
 
 
-class Fit(NamedTuple):
-    """A log-density fitted to samples, and what it is."""
+class FittedDensity(NamedTuple):
+    """A log-density fitted to samples, and what it is, in words."""
 
     log_density: Density
-    words: str
+    description: str
 
 
-def fit_density(x: Tensor) -> Fit:
+def fit_density(x: Tensor) -> FittedDensity:
     """A Gaussian or a kernel estimate, whichever gives the higher mean log-density to samples left out (every other).
 
     The kernel is a Gaussian with the covariance of the samples times n^(−2/(d+4)) [Scott's rule].
@@ -144,21 +148,20 @@ def fit_density(x: Tensor) -> Fit:
     scores = {name: float(kind(flat[::2])(flat[1::2]).mean()) for name, kind in kinds.items()}
     name = max(scores, key=lambda kind: scores[kind])
     density = kinds[name](flat)
-    words = f"a {name} of {n} states (mean log-density of states left out: " + ", ".join(
+    description = f"a {name} of {n} states (mean log-density of states left out: " + ", ".join(
         f"{kind} {score:.3f}" for kind, score in scores.items()
     )
-    return Fit(lambda y: density(y.flatten(1).double()).to(y.dtype), words + ")")
+    return FittedDensity(lambda y: density(y.flatten(1).double()).to(y.dtype), description + ")")
 
 
 def _gaussian(x: Tensor) -> Density:
     mean, covariance = moments(x)
-    law = torch.distributions.MultivariateNormal(mean, _regular(covariance))
-    return law.log_prob
+    return torch.distributions.MultivariateNormal(mean, _regular(covariance)).log_prob
 
 
 def _kernel(x: Tensor) -> Density:
     n, d = x.shape
-    root = torch.linalg.cholesky(_regular(moments(x).covariance)) * n ** (-1 / (d + 4))
+    root = _bandwidth(x)
     places = torch.linalg.solve_triangular(root, x.mT, upper=False).mT
     constant = -0.5 * d * math.log(2 * math.pi) - float(root.diagonal().log().sum()) - math.log(n)
 
@@ -168,6 +171,12 @@ def _kernel(x: Tensor) -> Density:
         return torch.cat(parts) + constant
 
     return log_density
+
+
+def _bandwidth(x: Tensor) -> Tensor:
+    """A root of the kernel's covariance: that of the samples (n, d) times n^(−2/(d+4))   [Scott's rule]."""
+    n, d = x.shape
+    return torch.linalg.cholesky(_regular(moments(x).covariance)) * n ** (-1 / (d + 4))
 
 
 def _regular(covariance: Tensor) -> Tensor:
@@ -184,7 +193,7 @@ def draw_states(x: Tensor, count: int, *, seed: int = 0) -> Tensor:
         return x[torch.randperm(len(x), generator=generator)[:count].sort().values]
     flat = x.flatten(1).double()
     n, d = flat.shape
-    root = torch.linalg.cholesky(_regular(moments(flat).covariance)) * n ** (-1 / (d + 4))
+    root = _bandwidth(flat)
     chosen = flat[torch.randint(n, (count,), generator=generator)]
     noise = torch.randn(count, d, dtype=torch.float64, generator=generator)
     return (chosen + noise @ root.mT).to(x.dtype).reshape(count, *x.shape[1:])

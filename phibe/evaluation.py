@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.ensembles import Marks, carry, observed, place_marks, time_free
+from phibe.ensembles import Marks, integrate, observed, place_marks, time_free
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.io import open_data
@@ -105,7 +105,7 @@ def law_distances(
     size = min(len(held), len(train))
     draws = max(1, min(DRAWS, len(train) // size))
     starts = train.states[: draws * size, 0] / unit
-    carried = carry(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
+    carried = integrate(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
     seen, target = observed(train, marks[0])[: draws * size] / unit, observed(held, marks[1])[:size] / unit
     found = []
     for k, time in enumerate(marks[0].times.tolist()):
@@ -356,7 +356,7 @@ class Views:
         """Of the first paths, a few hundred at most (`FEW` of pictures), at up to `FRAMES` marks from the start on."""
         shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
-        return Views(marks, observed(shown, marks), carry(flow, shown, marks, method=method))
+        return Views(marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
 
 
 def assess(

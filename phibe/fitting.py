@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from phibe.diagnostics import diagnose, moves
-from phibe.ensembles import carry, observed, place_marks
+from phibe.diagnostics import changes_with_time, diagnose
+from phibe.ensembles import integrate, observed, place_marks
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.io import windowed
@@ -202,7 +202,7 @@ def law_gap(flow: Flow, data: Trajectories) -> float:
     unit = torch.where(spread > 0, spread, 1.0)
     wide = data.states.clone()
     wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
-    made, apart = (carry(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
+    made, apart = (integrate(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
     for states in (made, apart):
         far = ((states[marks.index >= 0] - centre) / unit).abs()
         if not bool((far < FAR).all()):  # not a number is not near either
@@ -371,7 +371,7 @@ def make_plan(
     if time is None and kind in CLOSED:
         time = True
     elif time is None:
-        time = moves(data[:: max(1, len(data) // 2000)])
+        time = changes_with_time(data[:: max(1, len(data) // 2000)])
         why = "means or variances change" if time else "means and variances do not change"
         of_time = Choice("time", "it enters" if time else "none", f"{why} between the first and the last third")
     name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)

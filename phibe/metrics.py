@@ -1,4 +1,8 @@
-"""Measures: errors of velocities with standard errors, and distances between distributions given by samples."""
+"""Errors of velocities, distances between distributions, scores of forecasts.
+
+Velocities are compared in L²(ρ_t)   [paper: velocity-field error], with standard errors; distributions are given by
+samples or moments; forecasts are (path, time, *state) beside a truth of that shape. Read next: `ensembles.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from phibe.calculus import Velocity, dot
 
-# -- measures --------------------------------------------------------------------------------------------------------
+# -- errors of velocities ----------------------------------------------------------------------------------------------
 
 
 class Estimate(NamedTuple):
@@ -22,13 +26,6 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.value:.4g} ± {self.error:.2g}"
-
-
-class Moments(NamedTuple):
-    """`mean` (d,) and `covariance` (d, d)."""
-
-    mean: Tensor
-    covariance: Tensor
 
 
 @torch.no_grad()
@@ -66,6 +63,16 @@ def _root_mean(squares: Tensor) -> Estimate:
     return Estimate(value, float(squares.std()) / math.sqrt(len(squares)) / (2 * value) if value else 0.0)
 
 
+# -- distances between distributions -----------------------------------------------------------------------------------
+
+
+class Moments(NamedTuple):
+    """`mean` (d,) and `covariance` (d, d)."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
 def moments(x: Tensor) -> Moments:
     """Mean and (unbiased) covariance of samples (n, *state), flattened."""
     flat = x.flatten(1).double()
@@ -78,15 +85,16 @@ def gaussian_w2(a: Any, b: Any) -> float:
 
     W₂² = |m − m'|² + tr(C + C' − 2(C^½ C' C^½)^½).
     """
-    root = _matrix_root(a.covariance)
-    cross = _matrix_root(root @ b.covariance @ root)
+    root = matrix_root(a.covariance)
+    cross = matrix_root(root @ b.covariance @ root)
     squared = (a.mean - b.mean).square().sum() + (a.covariance + b.covariance - 2 * cross).trace()
     return math.sqrt(max(float(squared), 0.0))
 
 
-def _matrix_root(matrix: Tensor) -> Tensor:
+def matrix_root(matrix: Tensor, *, floor: float = 0.0) -> Tensor:
+    """The symmetric square root of a covariance; eigenvalues are at least `floor`."""
     values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp(min=0).sqrt() @ vectors.mT
+    return vectors * values.clamp(min=floor).sqrt() @ vectors.mT
 
 
 def sliced_w2(x: Tensor, y: Tensor, *, directions: int = 128, seed: int = 0) -> float:
@@ -106,7 +114,7 @@ def quantiles(values: Tensor, levels: Tensor) -> Tensor:
 
 
 def energy_distance(x: Tensor, y: Tensor, *, block: int = 2048) -> float:
-    """√(2E|X − Y| − E|X − X'| − E|Y − Y'|), zero exactly when the laws agree; without the bias of equal pairs."""
+    """√(2E|X − Y| − E|X − X'| − E|Y − Y'|), 0 exactly if the distributions agree; without the bias of equal pairs."""
     x, y = _two_samples(x, y)
     within_x = _mean_distance(x, x, block) * len(x) / (len(x) - 1)
     within_y = _mean_distance(y, y, block) * len(y) / (len(y) - 1)
@@ -127,21 +135,21 @@ def _two_samples(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(1).double(), y.flatten(1).double()
 
 
-# -- what a forecast is worth ----------------------------------------------------------------------------------------
+# -- scores of forecasts -----------------------------------------------------------------------------------------------
 
 
-def relative_mse(made: Tensor, truth: Tensor) -> Tensor:
+def relative_mse(forecast: Tensor, truth: Tensor) -> Tensor:
     """⟨|x̂ − x|²⟩/⟨|x|²⟩ at each time, (time,), means over paths and states: 0 is perfect; for a centred process 1 is
     the forecast of its mean, 2 that of an unrelated draw."""
-    _same(made, truth)
-    return _over_time((made - truth).square()) / _over_time(truth.square())
+    _same(forecast, truth)
+    return _over_time((forecast - truth).square()) / _over_time(truth.square())
 
 
-def histogram_distance(made: Tensor, truth: Tensor, *, levels: int = 10_000) -> float:
-    """Wasserstein-1 distance between the laws of single values (all paths, times and places together), in their
-    units: ∫|F̂⁻¹ − F⁻¹|, at that many quantiles."""
+def histogram_distance(forecast: Tensor, truth: Tensor, *, levels: int = 10_000) -> float:
+    """Wasserstein-1 distance between the distributions of single values (all paths, times and places together), in
+    their units: ∫|F̂⁻¹ − F⁻¹|, at that many quantiles."""
     at = (torch.arange(levels, dtype=torch.float64, device=truth.device) + 0.5) / levels
-    a, b = (quantiles(x.double().reshape(-1, 1), at) for x in (made, truth))
+    a, b = (quantiles(x.double().reshape(-1, 1), at) for x in (forecast, truth))
     return float((a - b).abs().mean())
 
 
@@ -156,8 +164,8 @@ def spread_skill(ensemble: Tensor, truth: Tensor) -> Tensor:
 def crps(ensemble: Tensor, truth: Tensor) -> Tensor:
     """Continuous ranked probability score of single values, E|X − x| − ½E|X − X′|, mean at each time, (time,).
 
-    Its least expected value is that of the true law. The second mean is over pairs of different members (the fair
-    estimate), so that the score does not depend on how many they are.
+    Its least expected value is that of the true distribution. The second mean is over pairs of different members (the
+    fair estimate), so that the score does not depend on how many they are.
     """
     members = _members(ensemble, truth)
     miss = (ensemble - truth).abs().mean(0)
@@ -168,21 +176,21 @@ def crps(ensemble: Tensor, truth: Tensor) -> Tensor:
 
 
 class Stability(NamedTuple):
-    """Share of the paths that are `finite` to the end, `ratio` (time,) of their RMS to the truth's, and whether all are
-    finite and every ratio is within the stated factor."""
+    """Fraction of the paths that are `finite` to the end, `ratio` (time,) of their RMS to the truth's; `stable` if all
+    are finite and every ratio is within the stated factor."""
 
     finite: float
     ratio: Tensor
     stable: bool
 
 
-def stability(made: Tensor, truth: Tensor, *, factor: float = 2.0) -> Stability:
-    """Does a rollout stay as large as the truth: root mean square between 1/`factor` and `factor` times the truth's?
+def stability(forecast: Tensor, truth: Tensor, *, factor: float = 2.0) -> Stability:
+    """Is a rollout stable: is its RMS amplitude at each time between 1/`factor` and `factor` times the truth's?
 
-    The truth may be shorter or longer: its size is taken over all its paths and times.
+    The truth may be shorter or longer: its amplitude is taken over all its paths and times.
     """
-    finite = torch.isfinite(made).flatten(1).all(1)
-    ratio = (_over_time(made[finite].square()) / truth.square().mean()).sqrt()
+    finite = torch.isfinite(forecast).flatten(1).all(1)
+    ratio = (_over_time(forecast[finite].square()) / truth.square().mean()).sqrt()
     inside = bool(finite.all()) and bool(((ratio >= 1 / factor) & (ratio <= factor)).all())
     return Stability(float(finite.double().mean()), ratio, inside)
 
@@ -192,10 +200,11 @@ def _over_time(values: Tensor) -> Tensor:
     return values.transpose(0, 1).flatten(1).mean(1)
 
 
-def _same(made: Tensor, truth: Tensor) -> None:
-    if made.shape != truth.shape or truth.ndim < 3:
+def _same(forecast: Tensor, truth: Tensor) -> None:
+    if forecast.shape != truth.shape or truth.ndim < 3:
         raise ValueError(
-            f"Forecast and truth must both be (path, time, *state); got {tuple(made.shape)} and {tuple(truth.shape)}."
+            f"Forecast and truth must both be (path, time, *state); got {tuple(forecast.shape)} and "
+            f"{tuple(truth.shape)}."
         )
 
 

@@ -1,4 +1,10 @@
-"""Affine flows: their coefficients, the maps they make and the Gaussian laws they carry, without sampling error."""
+"""What the theorems speak of, without sampling error: population fields and minimisers, their bias, the bounds.
+
+From top to bottom: the PhiBE coefficients and v̂ at step Δt   [paper: population PhiBE field, objective identity]; their
+leading error in Δt   [paper: generator expansion]; the constants of the bounds   [paper: population theorem, Grönwall];
+for OU processes the best affine field of every objective; and the maps that affine flows make of Gaussian marginals.
+Read next: `diagnostics.py`, which measures from data alone what is known here.
+"""
 
 from __future__ import annotations
 
@@ -17,100 +23,16 @@ from phibe.flow import Flow
 from phibe.integrators import ALPHA, FILTER, INTEGRATORS
 from phibe.objectives import Objective, find_objective
 from phibe.systems.ou import OU, Gaussian
-from phibe.systems.sde import matrix_divergence
-
-# -- affine flows ----------------------------------------------------------------------------------------------------
+from phibe.systems.sde import Diffusion, matrix_divergence
 
 
-def affine_coefficients(velocity: Velocity, times: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
-    """A (L, d, d) and b (L, d) at `times` of a velocity that is affine in x, read off at the corners of the simplex."""
-    corners = _simplex(dimension)
-    values = velocity(corners.repeat(len(times), 1), times.repeat_interleave(dimension + 1))
-    return _affine_through(values.reshape(len(times), dimension + 1, dimension))
+class Scored(Diffusion, Protocol):
+    """A diffusion that knows the score ∇log ρ_t of its marginals."""
 
-
-def flow_map(velocity: Velocity, times: Tensor, dimension: int, *, method: str = "rk4") -> tuple[Tensor, Tensor]:
-    """M (L, d, d) and c (L, d) of the map x₀ ↦ M x₀ + c that an affine velocity makes from `times[0]` to each time.
-
-    Every integrator keeps the map affine, so d + 1 trajectories tell all of it. A fixed-step method makes one step from
-    time to time: all steps are taken in one call and then composed. A flow that runs away becomes infinite.
-    """
-    if method == "adaptive":
-        states = Flow(velocity).generate(_simplex(dimension), times, method=method, tolerance=1e-4).states
-        return _affine_through(states.movedim(1, 0))
-    leaps = {"leapfrog": 0.0, "filtered": FILTER}
-    steps = _steps(velocity, times, dimension, "rk4" if method in leaps else method)
-    with np.errstate(over="ignore", invalid="ignore"):
-        maps = _leapfrog(velocity, times, steps, leaps[method]) if method in leaps else _compose(steps)
-    return torch.from_numpy(maps[:, :-1, :-1]), torch.from_numpy(maps[:, :-1, -1])
-
-
-def _steps(velocity: Velocity, times: Tensor, dimension: int, method: str) -> np.ndarray:
-    """The map of each single step between neighbouring times, as [[M, c], [0, 1]]: composing is multiplying."""
-    t, h = (part.repeat_interleave(dimension + 1)[:, None] for part in (times[:-1], times.diff()))
-    starts = _simplex(dimension).repeat(len(times) - 1, 1)
-    ends = INTEGRATORS[method].step(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
-    return _homogeneous(*_affine_through(ends.reshape(-1, dimension + 1, dimension)), corner=1.0)
-
-
-def _compose(steps: np.ndarray) -> np.ndarray:
-    return np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(steps.shape[-1]))))
-
-
-def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray, filter: float) -> np.ndarray:
-    """`Leapfrog` on maps, x_{n+1} = x_{n−1} + 2h (A x_n + b); the given steps start it, and again at a new step."""
-    rates = _homogeneous(*affine_coefficients(velocity, times[:-1], steps.shape[-1] - 1), corner=0.0)
-    h = times.diff().numpy()
-    maps = [np.eye(steps.shape[-1]), steps[0]]
-    before = maps[0]
-    for n in range(1, len(h)):
-        here = maps[-1]
-        if not np.isclose(h[n], h[n - 1], rtol=1e-6, atol=0):
-            before = here
-            maps.append(steps[n] @ here)
-            continue
-        after = before + 2 * h[n] * rates[n] @ here
-        bend = filter / 2 * (before - 2 * here + after)
-        before = here + ALPHA * bend
-        maps.append(after + (ALPHA - 1) * bend)
-    return np.stack(maps)
-
-
-def pushforward(law: Gaussian, matrix: Tensor, offset: Tensor) -> Gaussian:
-    """The law of M x + c for x ~ N(m, C), one for each map: N(M m + c, M C Mᵀ)."""
-    return Gaussian((matrix @ law.mean[:, None])[..., 0] + offset, matrix @ law.covariance @ matrix.mT)
-
-
-def _simplex(dimension: int) -> Tensor:
-    """The origin and the unit vectors, (d+1, d): enough points to know an affine map."""
-    return torch.eye(dimension + 1, dimension, dtype=torch.float64).roll(1, 0)
-
-
-def _affine_through(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrix and offset of the affine map with these images of the simplex, (..., d+1, d)."""
-    return (images[..., 1:, :] - images[..., :1, :]).mT, images[..., 0, :]
-
-
-def _homogeneous(matrix: Tensor, offset: Tensor, *, corner: float) -> np.ndarray:
-    """[[M, c], [0, corner]] for each."""
-    d = matrix.shape[-1]
-    whole = np.zeros((len(matrix), d + 1, d + 1))
-    whole[:, :d, :d], whole[:, :d, d], whole[:, d, d] = matrix.numpy(), offset.numpy(), corner
-    return whole
-
-
-# -- population quantities of phibe-flow -----------------------------------------------------------------------------
-
-
-class Diffusion(Protocol):
-    """dX = b(X)dt + σ(X)dB with Σ = σσᵀ, and the density of its marginals."""
-
-    def drift(self, x: Tensor, t: Any = 0.0) -> Tensor: ...
-    def diffusion(self, x: Tensor) -> Tensor: ...
     def score(self, x: Tensor, t: Any) -> Tensor: ...
 
 
-class Sampled(Diffusion, Protocol):
+class Sampled(Scored, Protocol):
     """A diffusion that knows the first two moments of its increments over a step."""
 
     def increment_moments(self, x: Tensor, step: float) -> tuple[Tensor, Tensor]: ...
@@ -136,12 +58,13 @@ def phibe_divergence(system: Sampled, x: Tensor, step: float) -> Tensor:
 
 def phibe_field(system: Sampled, x: Tensor, t: Any, *, step: float) -> Tensor:
     """v̂ = b̂ − ½ Σ̂ ∇log ρ_t − ½ ∇·Σ̂, the unique population minimiser   [paper: population PhiBE field]; (n, d)."""
-    covariance = phibe_covariance(system, x, step)
-    return (
-        phibe_drift(system, x, step)
-        - 0.5 * _times(covariance, system.score(x, t))
-        - 0.5 * phibe_divergence(system, x, step)
-    )
+    parts = (part(system, x, step) for part in (phibe_drift, phibe_covariance, phibe_divergence))
+    return _current(*parts, score=system.score(x, t))
+
+
+def _current(drift: Tensor, covariance: Tensor, divergence: Tensor, *, score: Tensor) -> Tensor:
+    """b − ½ Σ∇log ρ − ½∇·Σ; (n, d)."""
+    return drift - 0.5 * _times(covariance, score) - 0.5 * divergence
 
 
 def population_objective(system: Sampled, field: Callable[[Tensor], Tensor], x: Tensor, *, step: float) -> Tensor:
@@ -154,41 +77,11 @@ def population_objective(system: Sampled, field: Callable[[Tensor], Tensor], x: 
 def continuity_residual(
     log_density: Callable[..., Tensor], velocity: Callable[..., Tensor], x: Tensor, t: float
 ) -> Tensor:
-    """∂ₜlog ρ + v·∇log ρ + ∇·v at each point: zero where v carries ρ   [paper: continuity equation, over ρ]; (n,)."""
+    """∂ₜlog ρ + v·∇log ρ + ∇·v at each point: zero where v transports ρ   [paper: continuity equation]; (n,)."""
     time = torch.tensor(t, dtype=x.dtype)
     along_flow = jvp(log_density, (x, time), (velocity(x, time), torch.ones_like(time)))[1]
     gradient = vmap(jacrev(_one_at(velocity, time)))(x)
     return along_flow + gradient.diagonal(dim1=1, dim2=2).sum(1)
-
-
-def affine_phibe_field(ou: OU, t: Any, *, step: Any) -> tuple[Tensor, Tensor]:
-    """The best affine field A x + b for the PhiBE objective at time t, in the limit of infinitely many paths.
-
-    It is the L²(ρ_t) projection of the cubic v̂ onto affine fields: [A | b] E[z zᵀ] = E[w zᵀ]/h + (½ E[w wᵀ]/h | 0).
-    For times (n,), and one step or a step for each: (n, d, d), (n, d).
-    """
-    step = torch.as_tensor(step, dtype=torch.float64)
-    law, (propagator, noise) = ou.marginal(t), ou.transition(step)
-    M = propagator - torch.eye(ou.dimension, dtype=torch.float64)
-    drift = _times(M, law.mean - ou.mu)
-    second = M @ law.covariance @ M.mT + drift[..., :, None] * drift[..., None, :] + noise
-    # The slope solves the centred equations; the offset then fits the means, E[v] = E[w]/h.
-    matrix = (M + 0.5 * second @ torch.linalg.inv(law.covariance)) / step[..., None, None]
-    return matrix, drift / step[..., None] - _times(matrix, law.mean)
-
-
-def affine_velocity(ou: OU, t: Any) -> tuple[Tensor, Tensor]:
-    """A and b of the exact velocity v = A x + b, which is affine for an OU process; (n,) → (n, d, d), (n, d)."""
-    law = ou.marginal(t)
-    matrix = ou.A + 0.5 * ou.S @ ou.S.mT @ torch.linalg.inv(law.covariance)
-    return matrix, -_times(ou.A, ou.mu) - _times(matrix - ou.A, law.mean)
-
-
-def affine_gap(law: Gaussian, matrix: Tensor, offset: Tensor) -> Tensor:
-    """‖A x + b‖ in L²(ρ) for a Gaussian ρ, √(|A m + b|² + tr A C Aᵀ), for one or for a batch of times."""
-    mean = _times(matrix, law.mean) + offset
-    spread = (matrix @ law.covariance @ matrix.mT).diagonal(dim1=-2, dim2=-1).sum(-1)
-    return (mean.square().sum(-1) + spread).sqrt()
 
 
 # -- expansions in Δt --------------------------------------------------------------------------------------------------
@@ -221,11 +114,10 @@ def covariance_bias(system: Diffusion, x: Tensor) -> Tensor:
     )
 
 
-def velocity_bias(system: Diffusion, x: Tensor, t: Any) -> Tensor:
+def velocity_bias(system: Scored, x: Tensor, t: Any) -> Tensor:
     """Leading term of v̂ − v over Δt: ½𝓛b − ½ R ∇log ρ_t − ½ ∇·R; (n, d). For OU, minus the paper's corollary."""
-    remainder = covariance_bias(system, x)
     spread = matrix_divergence(lambda z: covariance_bias(system, z), x)
-    return drift_bias(system, x) - 0.5 * _times(remainder, system.score(x, t)) - 0.5 * spread
+    return _current(drift_bias(system, x), covariance_bias(system, x), spread, score=system.score(x, t))
 
 
 # -- the constants of the bounds on a compact set ----------------------------------------------------------------------
@@ -258,7 +150,7 @@ class Constants:
         return torch.expm1(K * t) / K * self.L_v * step
 
 
-def constants(system: Diffusion, x: Tensor, times: Tensor) -> Constants:
+def constants(system: Scored, x: Tensor, times: Tensor) -> Constants:
     """L_b, L_Σ, L_div, S₁, S₂, K and the sharp Lipschitz constant sup‖∇v‖, over points x (n, d) of Ω and times (m,)."""
     gradient = vmap(jacrev(_one(system.drift)))(x)
     sigma = system.diffusion(x)
@@ -312,38 +204,65 @@ def _norms(values: Tensor) -> Tensor:
     return values.norm(dim=1) if values.ndim == 2 else torch.linalg.matrix_norm(values, 2)
 
 
-# -- population minimisers -------------------------------------------------------------------------------------------
+# -- affine fields of OU processes -------------------------------------------------------------------------------------
+
+
+def affine_velocity(ou: OU, t: Any) -> tuple[Tensor, Tensor]:
+    """A and b of the exact velocity v = A x + b, which is affine for an OU process; (n,) → (n, d, d), (n, d)."""
+    marginal = ou.marginal(t)
+    matrix = ou.A + 0.5 * ou.S @ ou.S.mT @ torch.linalg.inv(marginal.covariance)
+    return matrix, -_times(ou.A, ou.mu) - _times(matrix - ou.A, marginal.mean)
+
+
+def affine_gap(rho: Gaussian, matrix: Tensor, offset: Tensor) -> Tensor:
+    """‖A x + b‖ in L²(ρ) for a Gaussian ρ, √(|A m + b|² + tr A C Aᵀ), for one or for a batch of times."""
+    mean = _times(matrix, rho.mean) + offset
+    spread = (matrix @ rho.covariance @ matrix.mT).diagonal(dim1=-2, dim2=-1).sum(-1)
+    return (mean.square().sum(-1) + spread).sqrt()
 
 
 def affine_minimiser(ou: OU, objective: str, t: Any, *, step: Any, noise: float | None = None) -> tuple[Tensor, Tensor]:
-    """A (n, d, d) and b (n, d) of the best affine field for the objective at times t (n,), observed every `step`.
+    """A (..., d, d) and b (..., d) of the best affine field for the objective at times t (...), observed every `step`.
 
     A = (Cov(u, x) + ½ Σ q E[d dᵀ]) C_t⁻¹, b = E[u] − A m_t: the stencil's target u and directions d are linear in the
-    observations, whose joint law is Gaussian. `noise` is the σ² that `isotropic` is told. A time inside a path is seen
-    by `stratonovich` from both sides, as `symmetric` sees it.
+    observations, whose joint distribution is Gaussian. `noise` is the σ² that `isotropic` is given. A time inside a
+    path is seen by `stratonovich` from both sides, as by `symmetric`.
     """
     kind = find_objective("symmetric" if objective == "stratonovich" else objective)
     t, step = torch.broadcast_tensors(*(torch.as_tensor(part, dtype=torch.float64) for part in (t, step)))
     place, target, directions = _weights(kind)
-    times = t[:, None] + step[:, None] * (torch.arange(kind.width) - place.argmax())
-    times = torch.where(times.abs() < 1e-12, times - times.detach(), times)  # the start of the process, up to rounding
-    mean, covariance = _joint(ou, times, step)
+    mean, covariance = _joint(ou, _window(t.flatten(), step.flatten(), int(place.argmax()), kind.width), step.flatten())
     at, u = _combine(mean, covariance, place, place), _combine(mean, covariance, target, place)
-    right = u[1] / step[:, None, None]
+    right = u[1]
     for q, d in directions:
         average, spread = _combine(mean, covariance, d, d)
-        right = right + 0.5 * q * (spread + average[:, :, None] * average[:, None, :]) / step[:, None, None]
+        right = right + 0.5 * q * (spread + average[:, :, None] * average[:, None, :])
+    right = right / step.reshape(-1, 1, 1)
     if noise is not None:
         right = right + 0.5 * noise * torch.eye(ou.dimension, dtype=torch.float64)
     matrix = right @ torch.linalg.inv(at[1])
-    return matrix, u[0] / step[:, None] - (matrix @ at[0][:, :, None])[..., 0]
+    offset = u[0] / step.reshape(-1, 1) - _times(matrix, at[0])
+    return matrix.reshape(*t.shape, *matrix.shape[1:]), offset.reshape(*t.shape, -1)
 
 
-def affine_bias(ou: OU, objective: str, *, step: float, times: Tensor | None = None) -> float:
+def affine_phibe_field(ou: OU, t: Any, *, step: Any) -> tuple[Tensor, Tensor]:
+    """The best affine field A x + b for the PhiBE objective at times t: the L²(ρ_t) projection of the cubic v̂."""
+    return affine_minimiser(ou, "phibe", t, step=step)
+
+
+def affine_bias(
+    ou: OU, objective: str, *, step: float, times: Tensor | None = None, noise: float | None = None
+) -> float:
     """Root mean square over ρ_t and t (default: 25 times in [0.4, 1]) of the minimiser's distance from the velocity."""
     times = torch.linspace(0.4, 1.0, 25, dtype=torch.float64) if times is None else times
-    pairs = zip(affine_minimiser(ou, objective, times, step=step), affine_velocity(ou, times), strict=True)
+    pairs = zip(affine_minimiser(ou, objective, times, step=step, noise=noise), affine_velocity(ou, times), strict=True)
     return float(affine_gap(ou.marginal(times), *(found - exact for found, exact in pairs)).square().mean().sqrt())
+
+
+def _window(t: Tensor, step: Tensor, place: int, width: int) -> Tensor:
+    """Times (n, width) of the observations around t (n,); the start of the process is exact, up to rounding."""
+    times = t[:, None] + step[:, None] * (torch.arange(width) - place)
+    return torch.where(times.abs() < 1e-12, times - times.detach(), times)
 
 
 def _weights(kind: Objective) -> tuple[Tensor, Tensor, list[tuple[float, Tensor]]]:
@@ -364,8 +283,8 @@ def _joint(ou: OU, times: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     """Means (n, w, d) and covariances (n, w, w, d, d) of the observations at times (n, w), `step` apart."""
     (n, w), d = times.shape, ou.dimension
     propagator, _ = ou.transition(step)
-    law = ou.marginal(times.flatten())
-    mean, own = law.mean.reshape(n, w, d), law.covariance.reshape(n, w, d, d)
+    marginal = ou.marginal(times.flatten())
+    mean, own = marginal.mean.reshape(n, w, d), marginal.covariance.reshape(n, w, d, d)
     covariance = own.new_zeros(n, w, w, d, d)
     for j in range(w):
         later = own[:, j]
@@ -378,3 +297,83 @@ def _joint(ou: OU, times: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
 def _combine(mean: Tensor, covariance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of Σ aᵢXᵢ and its covariance with Σ bⱼXⱼ."""
     return torch.einsum("i,nid->nd", a, mean), torch.einsum("i,j,nijde->nde", a, b, covariance)
+
+
+# -- the maps of affine flows ------------------------------------------------------------------------------------------
+
+
+def affine_coefficients(velocity: Velocity, times: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
+    """A (L, d, d) and b (L, d) at `times` of a velocity that is affine in x, read off at the corners of the simplex."""
+    corners = _simplex(dimension)
+    values = velocity(corners.repeat(len(times), 1), times.repeat_interleave(dimension + 1))
+    return _affine_through(values.reshape(len(times), dimension + 1, dimension))
+
+
+def flow_map(velocity: Velocity, times: Tensor, dimension: int, *, method: str = "rk4") -> tuple[Tensor, Tensor]:
+    """M (L, d, d) and c (L, d) of the map x₀ ↦ M x₀ + c of an affine velocity from `times[0]` to each time.
+
+    Every integrator keeps the map affine, so d + 1 trajectories determine it. A fixed-step method makes one step from
+    time to time: all steps are taken in one call and then composed. A flow that diverges becomes infinite.
+    """
+    if method == "adaptive":
+        states = Flow(velocity).generate(_simplex(dimension), times, method=method, tolerance=1e-4).states
+        return _affine_through(states.movedim(1, 0))
+    leaps = {"leapfrog": 0.0, "filtered": FILTER}
+    steps = _steps(velocity, times, dimension, "rk4" if method in leaps else method)
+    with np.errstate(over="ignore", invalid="ignore"):
+        maps = _leapfrog(velocity, times, steps, leaps[method]) if method in leaps else _compose(steps)
+    return torch.from_numpy(maps[:, :-1, :-1]), torch.from_numpy(maps[:, :-1, -1])
+
+
+def _steps(velocity: Velocity, times: Tensor, dimension: int, method: str) -> np.ndarray:
+    """The map of each single step between neighbouring times, as [[M, c], [0, 1]]: composing is multiplying."""
+    t, h = (part.repeat_interleave(dimension + 1)[:, None] for part in (times[:-1], times.diff()))
+    starts = _simplex(dimension).repeat(len(times) - 1, 1)
+    ends = INTEGRATORS[method].step(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
+    return _homogeneous(*_affine_through(ends.reshape(-1, dimension + 1, dimension)), corner=1.0)
+
+
+def _compose(steps: np.ndarray) -> np.ndarray:
+    return np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(steps.shape[-1]))))
+
+
+def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray, filter: float) -> np.ndarray:
+    """`Leapfrog` on maps, x_{n+1} = x_{n−1} + 2h (A x_n + b); the given steps start it, and again at a new step."""
+    rates = _homogeneous(*affine_coefficients(velocity, times[:-1], steps.shape[-1] - 1), corner=0.0)
+    h = times.diff().numpy()
+    maps = [np.eye(steps.shape[-1]), steps[0]]
+    before = maps[0]
+    for n in range(1, len(h)):
+        here = maps[-1]
+        if not np.isclose(h[n], h[n - 1], rtol=1e-6, atol=0):
+            before = here
+            maps.append(steps[n] @ here)
+            continue
+        after = before + 2 * h[n] * rates[n] @ here
+        bend = filter / 2 * (before - 2 * here + after)
+        before = here + ALPHA * bend
+        maps.append(after + (ALPHA - 1) * bend)
+    return np.stack(maps)
+
+
+def pushforward(rho: Gaussian, matrix: Tensor, offset: Tensor) -> Gaussian:
+    """The distribution of M x + c for x ~ N(m, C), one for each map: N(M m + c, M C Mᵀ)."""
+    return Gaussian(_times(matrix, rho.mean) + offset, matrix @ rho.covariance @ matrix.mT)
+
+
+def _simplex(dimension: int) -> Tensor:
+    """The origin and the unit vectors, (d+1, d): enough points to know an affine map."""
+    return torch.eye(dimension + 1, dimension, dtype=torch.float64).roll(1, 0)
+
+
+def _affine_through(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix and offset of the affine map with these images of the simplex, (..., d+1, d)."""
+    return (images[..., 1:, :] - images[..., :1, :]).mT, images[..., 0, :]
+
+
+def _homogeneous(matrix: Tensor, offset: Tensor, *, corner: float) -> np.ndarray:
+    """[[M, c], [0, corner]] for each."""
+    d = matrix.shape[-1]
+    whole = np.zeros((len(matrix), d + 1, d + 1))
+    whole[:, :d, :d], whole[:, :d, d], whole[:, d, d] = matrix.numpy(), offset.numpy(), corner
+    return whole

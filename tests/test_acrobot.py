@@ -1,4 +1,4 @@
-"""The Acrobot: equations of motion, order of its scheme, energy with and without noise, pictures and poses."""
+"""The Acrobot: equations of motion, order of its scheme, energy with and without noise."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_the_equations_of_motion_are_those_of_gymnasium():
     assert np.abs(Acrobot().drift(x).numpy() - gymnasium_drift(x, "nips")).max() > 0.1  # another variant differs
 
 
-def test_the_energy_is_constant_along_the_drift_and_has_the_right_rest():
+def test_the_energy_is_constant_along_the_drift_and_has_the_right_minimum():
     x = 2 * normal(50, 4)
     x.requires_grad_()
     (slope,) = torch.autograd.grad(STILL.energy(x).sum(), x)
@@ -34,7 +34,7 @@ def test_the_energy_is_constant_along_the_drift_and_has_the_right_rest():
     assert (slope * Acrobot(g=5.0).drift(x)).sum(-1).abs().max() > 1  # with another gravity it is not
 
 
-def test_the_energy_is_kept_without_noise_and_better_with_more_substeps():
+def test_the_energy_is_conserved_without_noise_and_better_with_more_substeps():
     drift = {}
     for substeps in (1, 4):
         energy = STILL.energy(STILL.simulate(paths=200, substeps=substeps, seed=1).states)
@@ -99,7 +99,7 @@ def test_the_energy_grows_at_the_rate_of_ito():
     assert abs(float((gained - 0.5 * heat).mean())) > 10 * error
 
 
-def test_only_the_velocities_are_shaken():
+def test_only_the_velocities_have_noise():
     sigma = Acrobot(0.3, 0.7).diffusion(torch.zeros(2, 4, dtype=torch.float64))
     assert sigma.shape == (2, 4, 4)
     np.testing.assert_allclose(sigma[0], np.diag([0, 0, 0.09, 0.49]), atol=1e-15)

@@ -1,4 +1,4 @@
-"""Affine flows: the maps of the integrators are those of their trajectories, and the true velocity carries the laws."""
+"""Affine flows: the maps of the integrators, and the marginals under the true velocity."""
 
 import pytest
 import torch
@@ -22,14 +22,14 @@ def test_the_map_of_an_affine_flow_is_what_its_trajectories_do(method):
     torch.testing.assert_close(mapped, marched, rtol=0, atol=error)
 
 
-def test_the_true_velocity_carries_the_law_and_the_drift_does_not():
+def test_the_true_velocity_transports_the_marginals_and_the_drift_does_not():
     ou = OU.nonreversible()
-    law, start = ou.marginal(TIMES), ou.marginal(0.0)
-    carried = pushforward(start, *flow_map(ou.velocity, TIMES, 2))
-    torch.testing.assert_close(carried.covariance, law.covariance, rtol=0, atol=1e-5)
-    torch.testing.assert_close(carried.mean, law.mean, rtol=0, atol=1e-5)
+    exact, start = ou.marginal(TIMES), ou.marginal(0.0)
+    reached = pushforward(start, *flow_map(ou.velocity, TIMES, 2))
+    torch.testing.assert_close(reached.covariance, exact.covariance, rtol=0, atol=1e-5)
+    torch.testing.assert_close(reached.mean, exact.mean, rtol=0, atol=1e-5)
     drifted = pushforward(start, *flow_map(lambda x, t: ou.drift(x), TIMES, 2))
-    assert (drifted.covariance - law.covariance)[-1].norm() > 0.2
+    assert (drifted.covariance - exact.covariance)[-1].norm() > 0.2
 
 
 def test_coefficients_of_an_affine_velocity_are_read_off():
@@ -39,7 +39,7 @@ def test_coefficients_of_an_affine_velocity_are_read_off():
     torch.testing.assert_close((matrix @ x[..., None])[..., 0] + offset, ou.velocity(x, TIMES))
 
 
-def test_a_flow_that_runs_away_becomes_infinite_instead_of_failing():
+def test_a_flow_that_diverges_becomes_infinite_instead_of_failing():
     times = torch.linspace(0, 500, 501, dtype=torch.float64)
     for method in ("euler", "leapfrog", "filtered"):
         matrix, _ = flow_map(lambda x, t: 9 * x, times, 2, method=method)

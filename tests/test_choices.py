@@ -162,7 +162,7 @@ def test_one_long_path_gives_a_velocity_that_knows_no_time(tmp_path):
 def test_observations_left_out_are_met_within_twice_the_floor(name):
     """Fitted to every other observation, carried to the others, against paths of other seeds: at each of the times."""
     config = own_data.Config(paths=500, times=101, classes=("auto",), repeats=2)
-    found = own_data.measure(name, config)
+    found = own_data.measure_system(name, config)
     assert found["auto"]["worst"] < 2
     assert min(found["still"]["each"]) > 3  # where standing still would fail
 

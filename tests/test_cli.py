@@ -16,7 +16,7 @@ from problems import PAPER
 
 from phibe import Trajectories
 from phibe.cli import Options, convert, experiments, main
-from phibe.experiments.report import MissingData
+from phibe.experiments.report import Experiment, MissingData
 from phibe.io import open_data, parse_times, save_data
 from phibe.objectives import OBJECTIVES
 from phibe.training.config import FitConfig
@@ -181,7 +181,7 @@ def test_every_experiment_is_listed_and_explains_its_fields(say):
     for name in experiments.EXPERIMENTS:
         code, out, _ = say("run", name, "--help")
         assert code == 0
-        fields = vars(experiments.experiment(name).CONFIGS["smoke"])
+        fields = vars(experiments.experiment(name).presets["smoke"])
         assert all(f"--{field.replace('_', '-')}" in out for field in fields)
     assert say("run", "--help")[0] == 0
 
@@ -190,16 +190,12 @@ def test_every_experiment_is_listed_and_explains_its_fields(say):
 def recorded(monkeypatch):
     """Experiments that only remember how they were run."""
 
-    def pretend(name, module):
-        def run(preset, *, out=None, config=None):
-            calls.append((name, preset, out, config))
-            return SimpleNamespace(seconds=0.1)
-
-        monkeypatch.setattr(module, "run", run)
+    def run(self, preset, *, out=None, config=None):
+        calls.append((self.name, preset, out, config))
+        return SimpleNamespace(seconds=0.1)
 
     calls = []
-    for name in experiments.EXPERIMENTS:
-        pretend(name, experiments.experiment(name))
+    monkeypatch.setattr(Experiment, "run", run)
     return calls
 
 
@@ -211,11 +207,11 @@ def test_presets_and_fields_reach_the_experiment(here, say, recorded, monkeypatc
     monkeypatch.setenv("PHIBE_PRESET", "smoke")
     assert say("run", "ou")[0] == 0
     laptop, smoke, paper, from_environment = recorded
-    assert laptop == ("ou", "laptop", Path("runs/ou/laptop"), module.CONFIGS["laptop"])
+    assert laptop == ("ou", "laptop", Path("runs/ou/laptop"), module.presets["laptop"])
     assert smoke[1:3] == ("smoke", Path("x"))
     assert (smoke[3].training.steps, smoke[3].seeds) == (5, (4, 5))
-    assert smoke[3].paths == module.CONFIGS["smoke"].paths
-    assert paper == ("ou", "paper", Path("runs/ou/paper"), module.CONFIGS["paper"])
+    assert smoke[3].paths == module.presets["smoke"].paths
+    assert paper == ("ou", "paper", Path("runs/ou/paper"), module.presets["paper"])
     assert from_environment[1] == "smoke"
 
 
@@ -225,7 +221,7 @@ def test_a_run_is_repeated_from_the_options_that_it_prints(here, say, recorded):
     assert (code, recorded) == (0, [])
     (here / "run.json").write_text(out, "utf8")
     assert say("run", "ou", "--config", "run.json")[0] == 0
-    smoke = experiments.experiment("ou").CONFIGS["smoke"]
+    smoke = experiments.experiment("ou").presets["smoke"]
     expected = replace(smoke, seeds=(4, 5), training=replace(smoke.training, learning_rate=0.5))
     assert recorded == [("ou", "smoke", Path("runs/ou/smoke"), expected)]
     (here / "preset.json").write_text(
@@ -245,11 +241,12 @@ def test_artifacts_are_run_at_laptop_scale(here, say, recorded, monkeypatch):
 
 
 def test_an_experiment_without_its_data_keeps_its_report(here, say, recorded, monkeypatch):
-    def missing(preset, *, out=None, config=None):
-        raise MissingData("Fetch the runs first.")
+    def missing(self, preset, *, out=None, config=None):
+        if self.name == "pendulum_real":
+            raise MissingData("Fetch the runs first.")
 
     kept = []
-    monkeypatch.setattr(experiments.experiment("pendulum_real"), "run", missing)
+    monkeypatch.setattr(Experiment, "run", missing)
     monkeypatch.setattr("phibe.experiments.report.keep", lambda out, name: kept.append(name))
     code, out, _ = say("artifacts")
     assert code == 0

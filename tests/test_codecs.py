@@ -1,4 +1,4 @@
-"""The codec: sizes of the paper's table, the losses on answers known by hand, training that goes on and that learns."""
+"""The codec: sizes of the paper's table, the losses on answers known by hand, training that resumes and that learns."""
 
 import math
 
@@ -76,7 +76,7 @@ def test_the_velocity_of_a_latent_is_its_last_difference():
     torch.testing.assert_close(data.states[..., :3], z[:, 1:])
 
 
-def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+def test_a_killed_training_resumes_to_the_same_weights(tmp_path, monkeypatch):
     whole = fit_codec(draw, QUICK, progress=False).state_dict()
     calls = []
 
@@ -99,7 +99,7 @@ def test_another_configuration_is_not_continued(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_lowers_the_distortion_of_unseen_pictures():
+def test_training_lowers_the_distortion_of_unseen_frames():
     config = CodecConfig(encoder_steps=60, decoder_steps=0, encoder_batch=50, learning_rate=1e-3, smooth=1.0)
     x, _ = draw(100, torch.Generator().manual_seed(99))
     fresh, trained = (

@@ -1,4 +1,4 @@
-"""Conditioned flows: what is not Markov alone is, given the observation before."""
+"""Conditioned flows: what is not Markov alone is, given the previous observation."""
 
 import math
 
@@ -42,7 +42,7 @@ def exact() -> Linear:
 TRAINING = FitConfig(steps=1500, batch=256, learning_rate=0.5, normalise=False, precision="64-true", balance=False)
 
 
-def test_given_the_state_before_an_oscillation_is_learned_and_goes_on(tmp_path):
+def test_given_the_previous_state_an_oscillation_is_learned_and_continues(tmp_path):
     data = oscillation()
     flow = fit_conditioned(data, Linear(), "regression", config=TRAINING, out=tmp_path, progress=False)
     learned = [float(flow.network.a), float(flow.network.c)]
@@ -110,7 +110,7 @@ def test_the_condition_is_the_observation_before_the_place(objective, width):
 
 
 def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="two places at once"):
+    with pytest.raises(ValueError, match="at two places"):
         fit_conditioned(oscillation(), Linear(), "stratonovich")
     with pytest.raises(ValueError, match=r"two states or more, \*state\); got \(3, 1, 1\)"):
         ConditionedFlow(exact(), STEP).generate(torch.ones(3, 1, 1, dtype=torch.float64), [0.0, 0.1])

@@ -12,9 +12,9 @@ KINETIC = OU([[0.0, 1.0], [-4.0, -0.5]], [[0.0], [1.0]])
 
 
 def observed(ou, *, paths, count, step, still=True, seed=0):
-    """Paths seen every `step`, of the process at rest or as it starts."""
-    law = ou.stationary() if still else ou.marginal(0.0)
-    process = OU(ou.A, ou.S, mu=ou.mu, m0=law.mean, C0=law.covariance)
+    """Paths observed every `step`, of the stationary process or as it starts."""
+    marginal = ou.stationary() if still else ou.marginal(0.0)
+    process = OU(ou.A, ou.S, mu=ou.mu, m0=marginal.mean, C0=marginal.covariance)
     return process.simulate(paths=paths, times=step * torch.arange(count, dtype=torch.float64), seed=seed)
 
 
@@ -60,27 +60,27 @@ def test_the_advice_says_what_is_missing(name, wish):
 
 
 def test_the_circulation_is_that_of_the_process_within_its_error():
-    """The spiral turns by 3 rad per time; in units in which its noise and its law are round nothing changes that."""
+    """The spiral rotates by 3 rad per time; units in which its noise is round do not change that."""
     found = diagnose(SETS["circulating"]())
     assert abs(found.circulation - 3.0) < 4 * found.circulation_error + 0.1
     assert found.circulation_error < 0.1
 
 
 def test_the_bias_is_the_known_one_of_the_population():
-    """Of `symmetric` on the spiral at rest, where it is D_h − v in the affine class; cubic terms only add noise."""
+    """Of `symmetric` on the stationary spiral, where it is D_h − v in the affine class; cubic terms only add noise."""
     found = diagnose(SETS["circulating"](), degree=1)
-    law = SPIRAL.stationary()
-    rest = OU(SPIRAL.A, SPIRAL.S, C0=law.covariance)
+    marginal = SPIRAL.stationary()
+    rest = OU(SPIRAL.A, SPIRAL.S, C0=marginal.covariance)
     matrix, _ = affine_minimiser(rest, "symmetric", torch.tensor([5.0]), step=0.02)
-    unit = float((SPIRAL.A @ law.covariance @ SPIRAL.A.mT).trace().sqrt())
+    unit = float((SPIRAL.A @ marginal.covariance @ SPIRAL.A.mT).trace().sqrt())
     gap = matrix[0] - SPIRAL.circulation()
-    expected = float((gap @ law.covariance @ gap.mT).trace().sqrt()) / unit
+    expected = float((gap @ marginal.covariance @ gap.mT).trace().sqrt()) / unit
     (error,) = [e for e in found.errors if e.objective == "symmetric" and e.every == 1]
     assert error.bias == pytest.approx(expected, abs=0.015)
     assert 0.01 < expected < 0.03
 
 
-def test_one_long_path_is_enough_when_it_is_at_rest():
+def test_one_long_path_is_enough_when_it_is_stationary():
     found = diagnose(observed(SPIRAL, paths=1, count=20_001, step=0.02))
     assert found.verdicts["circulation"].startswith("circulating")
     assert found.verdicts["memory"].startswith("Markov")

@@ -1,4 +1,4 @@
-"""Nonlinear systems: their laws rest, their velocities carry them, their simulation has the orders it states."""
+"""Nonlinear systems: stationary distributions, velocities that preserve them, simulation with the stated orders."""
 
 import math
 
@@ -16,8 +16,8 @@ SYSTEMS = {f.__name__: f for f in (double_well, rotating_well, multiplicative, l
 GENERATOR = torch.Generator
 
 
-def at_rest(name):
-    return SYSTEMS[name]().at_rest()
+def stationary(name):
+    return SYSTEMS[name]().from_stationary()
 
 
 def draws(system, n=12, seed=0):
@@ -39,7 +39,7 @@ def fokker_planck_residual(log_density, system, x):
     return float(((0.5 * spread - flow) / vmap(density)(x)).abs().max())
 
 
-# -- the stationary laws -----------------------------------------------------------------------------------------------
+# -- the stationary distributions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -52,8 +52,8 @@ def test_the_stationary_density_rests_under_the_fokker_planck_operator(name):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_the_velocity_carries_the_stationary_law(name):
-    system = at_rest(name)
+def test_the_velocity_preserves_the_stationary_distribution(name):
+    system = stationary(name)
     x = draws(system)
     log_density = lambda z, t: system.log_density(z, t) + 0 * t  # noqa: E731
     assert continuity_residual(log_density, system.velocity, x, 0.7) < 1e-10
@@ -62,7 +62,7 @@ def test_the_velocity_carries_the_stationary_law(name):
 
 def test_the_velocities_are_those_of_the_closed_forms():
     x = {name: draws(SYSTEMS[name](), 200) for name in SYSTEMS}
-    v = {name: at_rest(name).velocity(x[name], 0.3) for name in SYSTEMS}
+    v = {name: stationary(name).velocity(x[name], 0.3) for name in SYSTEMS}
     slope = 4 * x["rotating_well"][:, 0] * (x["rotating_well"][:, 0] ** 2 - 1)
     expected = {
         "double_well": torch.zeros(200, 1),
@@ -87,14 +87,14 @@ def test_without_the_divergence_of_the_noise_the_rotation_becomes_a_spiral():
     torch.testing.assert_close(thrown.norm(dim=1), math.e * x.norm(dim=1), rtol=1e-5, atol=0)
 
 
-def test_a_law_that_still_moves_has_no_stationary_answer_at_a_finite_time():
+def test_changing_marginals_have_no_stationary_answer_at_a_finite_time():
     system = double_well()
     for answer in (system.log_density, system.score, system.velocity):
-        with pytest.raises(ValueError, match="still moving at a finite t.*solve_fokker_planck"):
+        with pytest.raises(ValueError, match="marginals of this process change.*solve_fokker_planck"):
             answer(normal(3, 1), 1.0)
         answer(normal(3, 1), math.inf)
     unknown = SDE(lambda x: -x, torch.eye(1, dtype=torch.float64), system.start)
-    with pytest.raises(ValueError, match="stationary law of this system is not known"):
+    with pytest.raises(ValueError, match="stationary distribution of this system is not known"):
         unknown.velocity(normal(3, 1))
 
 
@@ -105,14 +105,14 @@ def test_draws_have_the_moments_of_the_density(name):
     x = draws(system, 200_000)
     virial = (x * system.score(x)).sum(1)
     assert abs(float(virial.mean()) + x.shape[1]) < 4 * float(virial.std()) / math.sqrt(len(x))
-    assert abs(float(virial[x[:, 0] > 0.5].mean()) + x.shape[1]) > 0.1  # a part of the draws is not the law
+    assert abs(float(virial[x[:, 0] > 0.5].mean()) + x.shape[1]) > 0.1  # a part of the draws has another distribution
 
 
-def test_a_boltzmann_law_of_a_quadratic_is_a_gaussian():
-    law = boltzmann(lambda x: (x - 1) ** 2 / 0.5, lambda y: y * y / 2)
+def test_a_boltzmann_distribution_of_a_quadratic_is_a_gaussian():
+    density = boltzmann(lambda x: (x - 1) ** 2 / 0.5, lambda y: y * y / 2)
     exact = Gaussian(real([1.0, 0.0]), real([[0.25, 0.0], [0.0, 1.0]]))
-    x = law.sample(100_000, generator=GENERATOR().manual_seed(1))
-    torch.testing.assert_close(law.log_density(x), exact.log_density(x), rtol=0, atol=1e-10)
+    x = density.sample(100_000, generator=GENERATOR().manual_seed(1))
+    torch.testing.assert_close(density.log_density(x), exact.log_density(x), rtol=0, atol=1e-10)
     levels = torch.distributions.Normal(0.0, 1.0).cdf((x - exact.mean) / exact.covariance.diagonal().sqrt())
     gaps = levels.sort(dim=0).values - (torch.arange(len(x))[:, None] + 0.5) / len(x)
     assert float(gaps.abs().max()) < 1.6 / math.sqrt(len(x))  # Kolmogorov's distance, one in a hundred beyond
@@ -198,8 +198,8 @@ def test_expectations_converge_with_order_two_for_constant_noise_and_one_otherwi
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_simulated_paths_stay_in_the_stationary_law(name):
-    system = at_rest(name)
+def test_simulated_paths_keep_the_stationary_distribution(name):
+    system = stationary(name)
     x = system.simulate(paths=20_000, times=[0.0, 1.0], seed=3, substep=0.01).states[:, -1]
     virial = (x * system.score(x)).sum(1)
     assert abs(float(virial.mean()) + x.shape[1]) < 4 * float(virial.std()) / math.sqrt(len(x))
@@ -221,7 +221,7 @@ def test_the_moments_of_the_multiplicative_process_are_those_of_its_equations():
         assert t > 1 or abs(float(square.mean()) - 2) > error  # at first it is far from the stationary value
 
 
-def test_the_same_seed_gives_the_same_bits_and_own_times_the_same_law():
+def test_the_same_seed_gives_the_same_bits_and_own_times_the_same_distribution():
     system = rotating_well()
     times = torch.linspace(0, 1, 6, dtype=torch.float64)
     first, again, other = (system.simulate(paths=2000, times=times, seed=s).states for s in (4, 4, 5))
@@ -230,11 +230,11 @@ def test_the_same_seed_gives_the_same_bits_and_own_times_the_same_law():
     torch.testing.assert_close(own.states, first, rtol=0, atol=1e-12)
     late = double_well().simulate(paths=4000, times=[1.0, 1.1], seed=1).states[:, 0]
     whole = double_well().simulate(paths=4000, times=[0.0, 1.0], seed=2).states
-    assert sliced_w2(late, whole[:, 1]) < 0.06 < sliced_w2(late, whole[:, 0])  # the start is the law at t = 0
+    assert sliced_w2(late, whole[:, 1]) < 0.06 < sliced_w2(late, whole[:, 0])  # the start is the marginal at t = 0
 
 
 def test_a_step_too_long_and_a_time_before_the_start_are_refused():
-    with pytest.raises(ValueError, match="ran away with substeps of 1.*smaller `substep`"):
+    with pytest.raises(ValueError, match="diverged with substeps of 1.*smaller `substep`"):
         double_well(start=Gaussian(real([3.0]), real([[1.0]]))).simulate(paths=10, times=[0.0, 20.0], substep=1.0)
     for times in ([-1.0, 1.0], [0.0, 2.0, 1.0]):
         with pytest.raises(ValueError, match="`times` must increase from t = 0 on.*smallest gap of -1"):

@@ -3,13 +3,15 @@
 import hashlib
 import json
 import math
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from phibe import OU, Flow
-from phibe.experiments import EXPERIMENTS, affine_ou, experiment, ou
-from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
+from phibe.experiments import EXPERIMENTS, experiment, ou
+from phibe.experiments.report import ARTIFACTS, Experiment, Report, committed, committed_weights, keep
 from phibe.experiments.video.features_run import embedded
 from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
@@ -37,11 +39,34 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
 
 
 def test_another_seed_gives_other_numbers(tmp_path):
-    from dataclasses import replace
-
-    config = replace(affine_ou.CONFIGS["smoke"], orbit_horizon=16.0)
-    one, two = (affine_ou.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
+    config = replace(ou.AFFINE_OU.presets["smoke"], orbit_horizon=16.0)
+    one, two = (ou.AFFINE_OU.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
     assert one["nonreversible"]["covariance_error"] != two["nonreversible"]["covariance_error"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """So many `draws` of a normal number."""
+
+    draws: int = 10
+    seed: int = 0
+
+
+def test_a_new_experiment_is_a_configuration_and_what_measures_with_it(tmp_path):
+    def measure(config, fits):
+        x = torch.randn(config.draws, generator=torch.Generator().manual_seed(config.seed))
+        return {"mean": float(x.mean()), "fits": str(fits)}, {"x": x}
+
+    toy = Experiment("toy", {"smoke": Draws(), "laptop": Draws(1000)}, measure)
+    report = toy.run("smoke", out=tmp_path, config=Draws(20, seed=3))
+    x = load_file(tmp_path / "weights.safetensors")["x"]
+    assert len(x) == 20 == report.config["draws"]
+    assert Report.open(tmp_path)["mean"] == float(x.mean()) != toy.run("smoke", out=tmp_path)["mean"]
+    assert report["fits"] == str(tmp_path / "fits")
+    with pytest.raises(ValueError, match="one of smoke, laptop; got 'paper'"):
+        toy.run("paper", out=tmp_path)
+    with pytest.raises(ValueError, match="one of ou_theory, .* got 'toy'"):
+        experiment("toy")
 
 
 def test_opening_a_folder_without_a_report_says_so(tmp_path):
@@ -71,11 +96,9 @@ def test_the_committed_files_are_those_of_the_manifest():
 
 @pytest.mark.parametrize("name", [folder.name for folder in ARTIFACTS.iterdir() if folder.is_dir()])
 def test_the_committed_report_is_of_the_current_laptop_preset(name):
-    from dataclasses import asdict
-
     report = committed(name)
     assert report.preset == "laptop"
-    assert report.config == json.loads(json.dumps(asdict(experiment(name).CONFIGS["laptop"])))
+    assert report.config == json.loads(json.dumps(asdict(experiment(name).presets["laptop"])))
 
 
 def test_the_published_circulation_is_reproduced_from_ten_thousand_paths():
@@ -95,8 +118,8 @@ def test_the_committed_weights_give_the_committed_numbers():
     ticks = torch.cat([torch.zeros(1, dtype=torch.float64), field.times[field.times < 15], torch.tensor([15.0])])
     law = pushforward(process.marginal(0.0), *flow_map(Flow(field).velocity, ticks, 2, method="rk4"))
     B = process.stationary().covariance
-    assert affine_ou.relative(law.covariance[-1], B) < 0.03
-    assert affine_ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another law
+    assert ou.relative(law.covariance[-1], B) < 0.03
+    assert ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another distribution
 
 
 def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
@@ -108,7 +131,7 @@ def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
         assert all(order == pytest.approx(1.0, abs=0.1) for order in results["orders"].values())
 
 
-def test_the_perceptron_converges_at_the_published_rates():
+def test_the_mlp_converges_at_the_published_rates():
     report = committed("ou")
     assert report["by_times"]["slope"] == pytest.approx(-1.0, abs=0.25)
     assert report["by_paths"]["slope"] == pytest.approx(-0.5, abs=0.15)
@@ -116,9 +139,9 @@ def test_the_perceptron_converges_at_the_published_rates():
     assert len(report.config["seeds"]) == 3
 
 
-def test_the_committed_perceptron_is_the_one_of_the_report():
+def test_the_committed_mlp_is_the_one_of_the_report():
     report, reversible = committed("ou"), OU.reversible()
-    flow = ou.restored(committed_weights("ou"), ou.CONFIGS["laptop"])
+    flow = ou.restored(committed_weights("ou"), ou.MLP_OU.presets["laptop"])
     x = reversible.marginal(0.5).sample(4000, generator=torch.Generator().manual_seed(0))
     error = velocity_error(flow.velocity, reversible.velocity, x, 0.5).value
     assert error == pytest.approx(report["error_in_time"][report["times"].index(0.5)], rel=0.1)
@@ -132,7 +155,7 @@ def test_central_differences_train_better_networks_from_the_same_data():
     assert bool((symmetric[2] <= phibe[2]).all())
 
 
-def test_the_symmetric_flow_of_the_double_well_keeps_its_law():
+def test_the_symmetric_flow_of_the_double_well_has_its_marginals():
     well = committed("nonlinear")["well"]
     ratios = {n: torch.tensor(well[n]["distances"]) / torch.tensor(well["floor"]) for n in ("symmetric", "phibe")}
     assert float(ratios["symmetric"].max()) < 2
@@ -147,8 +170,6 @@ def untimed(results):
 
 
 def json_round_trip(report: Report) -> Report:
-    from dataclasses import asdict
-
     return Report(**json.loads(json.dumps(asdict(report))))
 
 

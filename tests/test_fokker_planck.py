@@ -1,4 +1,4 @@
-"""The Fokker–Planck solver: its stated orders against exact laws, mass, positivity, rest, and samples of the SDE."""
+"""The Fokker–Planck solver: its stated orders, mass, positivity, the stationary state, and samples of the SDE."""
 
 import math
 
@@ -16,17 +16,17 @@ LINE = OU([[-1.0]], [[1.0]], mu=[1.0], m0=[-1.0], C0=[[0.3]])
 TURNING = OU([[-1.0, -1.5], [1.5, -1.0]], [[1.0, 0.0], [0.0, 0.8]], m0=[1.0, 0.5], C0=torch.eye(2) * 0.3)
 
 
-def points(law):
-    return torch.stack(torch.meshgrid(*law.axes, indexing="ij"), dim=-1).flatten(0, -2)
+def points(solution):
+    return torch.stack(torch.meshgrid(*solution.axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 
-def errors(law, ou):
+def errors(solution, ou):
     """Of the densities, at the largest, and of the velocities, in L²(ρ_t), over the times of the grid."""
-    x, t = points(law), law.times.tolist()
+    x, t = points(solution), solution.times.tolist()
     exact = [ou.log_density(x, s).exp() for s in t]
-    cell = math.prod(float(axis[1] - axis[0]) for axis in law.axes)
-    density = max(float((a.flatten() - b).abs().max()) for a, b in zip(law.densities, exact, strict=True))
-    gaps = [v.flatten(0, -2) - ou.velocity(x, s) for v, s in zip(law.velocities, t, strict=True)]
+    cell = math.prod(float(axis[1] - axis[0]) for axis in solution.axes)
+    density = max(float((a.flatten() - b).abs().max()) for a, b in zip(solution.densities, exact, strict=True))
+    gaps = [v.flatten(0, -2) - ou.velocity(x, s) for v, s in zip(solution.velocities, t, strict=True)]
     squares = [float((gap.square().sum(1) * rho).sum()) * cell for gap, rho in zip(gaps, exact, strict=True)]
     return density, math.sqrt(max(squares))
 
@@ -68,39 +68,39 @@ def test_without_noise_in_a_direction_central_fluxes_keep_order_two_and_upwind_o
     assert 0.6 < slopes["exponential"] < 1.3
 
 
-# -- mass, sign, rest --------------------------------------------------------------------------------------------------
+# -- mass, sign, stationarity ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [0.005, 0.05])
 def test_mass_is_conserved_to_rounding_and_densities_stay_positive(step):
     times = torch.linspace(0, 2, 21, dtype=torch.float64)
-    law = solve_fokker_planck(double_well(), times, low=-3.0, high=3.0, cells=400, step=step)
-    assert float((law.densities.sum(1) * 6 / 400 - 1).abs().max()) < 1e-12
-    assert float(law.densities.min()) >= 0
+    solution = solve_fokker_planck(double_well(), times, low=-3.0, high=3.0, cells=400, step=step)
+    assert float((solution.densities.sum(1) * 6 / 400 - 1).abs().max()) < 1e-12
+    assert float(solution.densities.min()) >= 0
     narrow = solve_fokker_planck(double_well(), times, low=-3.0, high=3.0, cells=400, step=step, flux="central")
     assert step < 0.01 or float(narrow.densities.min()) < 0  # what is not asked to stay positive does not
 
 
 def test_a_double_well_forgets_its_start():
     system = double_well()
-    law = solve_fokker_planck(system, [0.0, 1.0, 40.0], low=-3.0, high=3.0, cells=800, step=0.05)
-    rest = system.log_density(law.axes[0][:, None]).exp()
-    assert float((law.densities[-1] - rest).abs().max()) < 2e-4 * float(rest.max())
-    assert float((law.densities[1] - rest).abs().max()) > 0.2 * float(rest.max())
-    inside = rest > 1e-6
-    assert float(law.velocities[-1][inside].abs().max()) < 0.01 < float(law.velocities[1][inside].abs().max())
+    solution = solve_fokker_planck(system, [0.0, 1.0, 40.0], low=-3.0, high=3.0, cells=800, step=0.05)
+    stationary = system.log_density(solution.axes[0][:, None]).exp()
+    assert float((solution.densities[-1] - stationary).abs().max()) < 2e-4 * float(stationary.max())
+    assert float((solution.densities[1] - stationary).abs().max()) > 0.2 * float(stationary.max())
+    inside = stationary > 1e-6
+    assert float(solution.velocities[-1][inside].abs().max()) < 0.01 < float(solution.velocities[1][inside].abs().max())
 
 
 @pytest.mark.parametrize("make", [rotating_well, multiplicative])
-def test_at_rest_the_grid_velocity_is_the_exact_one(make):
-    """The multiplicative noise has ∇·Σ ≠ 0: the flux must know it, or the law would not rest."""
+def test_the_stationary_grid_velocity_is_the_exact_one(make):
+    """The multiplicative noise has ∇·Σ ≠ 0: the flux must know it, or the density would not be stationary."""
     system = make()
     half = (2.6, 5.5) if make is rotating_well else (12.0, 12.0)
     sizes, gaps = (60, 120), []
     for n in sizes:
-        law = solve_fokker_planck(system, [0.0, 0.5], low=[-a for a in half], high=half, cells=n, step=0.01)
-        x, rho = points(law), law.densities[1].flatten()
-        square = (law.velocities[1].flatten(0, 1) - system.velocity(x)).square().sum(1)
+        solution = solve_fokker_planck(system, [0.0, 0.5], low=[-a for a in half], high=half, cells=n, step=0.01)
+        x, rho = points(solution), solution.densities[1].flatten()
+        square = (solution.velocities[1].flatten(0, 1) - system.velocity(x)).square().sum(1)
         gaps.append(math.sqrt(float((square * rho).sum() / rho.sum())))
     assert 1.6 < order([1 / n for n in sizes], gaps) < 2.4
     assert gaps[-1] < 0.1
@@ -111,15 +111,15 @@ def test_at_rest_the_grid_velocity_is_the_exact_one(make):
 
 def test_the_flow_of_the_grid_velocity_has_the_marginals_of_the_sde():
     system, times = double_well(), torch.linspace(0, 1.5, 61, dtype=torch.float64)
-    law = solve_fokker_planck(system, times, low=-3.0, high=3.0, cells=400)
+    solution = solve_fokker_planck(system, times, low=-3.0, high=3.0, cells=400)
     data = system.simulate(paths=20_000, times=[0.0, 0.5, 1.5], seed=2)
     x0 = system.start.sample(20_000, generator=torch.Generator().manual_seed(3))
-    carried = Flow(law.velocity, (0.0, 1.5)).generate(x0, times, method="rk4", substeps=2)
+    carried = Flow(solution.velocity, (0.0, 1.5)).generate(x0, times, method="rk4", substeps=2)
     for index, t in ((1, 0.5), (2, 1.5)):
         now = carried.states[:, int((times - t).abs().argmin())]
         assert sliced_w2(now, data.states[:, index]) < 0.03
         assert sliced_w2(x0, data.states[:, index]) > 0.3  # persistence
-        mean = float((law.densities[int((times - t).abs().argmin())] * law.axes[0]).sum() * 6 / 400)
+        mean = float((solution.densities[int((times - t).abs().argmin())] * solution.axes[0]).sum() * 6 / 400)
         assert abs(mean - float(data.states[:, index].mean())) < 4 * float(data.states[:, index].std()) / math.sqrt(2e4)
 
 
@@ -134,11 +134,11 @@ def test_between_the_nodes_density_and_velocity_are_of_second_order():
     gaps = []
     for n in (50, 100, 200):
         times = torch.linspace(0, 1, n // 5 + 1, dtype=torch.float64)
-        law = solve_fokker_planck(LINE, times, low=-5, high=5, cells=n, start=LINE.marginal(0.0))
-        gaps.append(float((law.density(x, t) - LINE.log_density(x, 0.7).exp()).abs().max()))
-        assert law.velocity(x, t).shape == x.shape
+        solution = solve_fokker_planck(LINE, times, low=-5, high=5, cells=n, start=LINE.marginal(0.0))
+        gaps.append(float((solution.density(x, t) - LINE.log_density(x, 0.7).exp()).abs().max()))
+        assert solution.velocity(x, t).shape == x.shape
     assert 1.6 < order([1 / 50, 1 / 100, 1 / 200], gaps) < 2.4
-    assert float((law.velocity(x, t) - LINE.velocity(x, 0.7)).abs().max()) < 0.05
+    assert float((solution.velocity(x, t) - LINE.velocity(x, 0.7)).abs().max()) < 0.05
 
 
 def test_a_lattice_is_exact_for_multilinear_functions_and_held_fixed_beyond():
@@ -157,7 +157,7 @@ def test_what_cannot_be_solved_is_refused_with_the_reason():
     box = {"low": -3.0, "high": 3.0, "cells": 50}
     with pytest.raises(ValueError, match="hold a mass of 0.0.*wider box"):
         solve_fokker_planck(double_well(), [0.0, 1.0], low=0.0, high=3.0, cells=50)
-    with pytest.raises(ValueError, match="no law to start from.*`start=ou.marginal"):
+    with pytest.raises(ValueError, match="no start distribution.*`start=ou.marginal"):
         solve_fokker_planck(LINE, [0.0, 1.0], **box)
     mixed = SDE(lambda x: -x, real([[1.0, 0.0], [0.5, 1.0]]), Gaussian(real([0.0, 0.0]), torch.eye(2).double() / 4))
     with pytest.raises(ValueError, match="Σ must be diagonal"):

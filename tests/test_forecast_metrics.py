@@ -1,4 +1,4 @@
-"""Spectra and the measures of forecasts, on fields and laws whose answers are known."""
+"""Spectra and the measures of forecasts, on fields and distributions whose answers are known."""
 
 import math
 
@@ -133,7 +133,7 @@ def test_the_score_of_a_gaussian_ensemble_is_the_closed_form_for_any_number_of_m
     assert float(biased) > 1.1 * exact
 
 
-def test_the_score_is_least_for_the_true_law():
+def test_the_score_is_least_for_the_true_distribution():
     truth = normal(8000, 1, 1)
     scores = [crps(s * normal(20, 8000, 1, 1, seed=1), truth).item() for s in (0.5, 1.0, 2.0)]
     assert scores[1] < min(scores[0], scores[2])

@@ -40,12 +40,12 @@ def test_backwards_the_log_density_comes_out_in_the_order_of_time():
 
 def test_the_density_of_a_start_is_a_gaussian_or_not():
     gaussian = fit_density(normal(400, 2))
-    assert gaussian.words.startswith("a Gaussian of 400 states")
+    assert gaussian.description.startswith("a Gaussian of 400 states")
     value = gaussian.log_density(torch.zeros(1, 2, dtype=torch.float64))
     assert float(value) == pytest.approx(-math.log(2 * math.pi), abs=0.2)
     two = torch.cat([normal(200, 1) - 8, normal(200, 1, seed=1) + 8])[torch.randperm(400)]
     kernel = fit_density(two)
-    assert kernel.words.startswith("a kernel estimate of 400 states")
+    assert kernel.description.startswith("a kernel estimate of 400 states")
     grid = torch.linspace(-20, 20, 2001, dtype=torch.float64)
     assert float(torch.trapezoid(kernel.log_density(grid[:, None]).exp(), grid)) == pytest.approx(1.0, abs=1e-3)
     with pytest.raises(ValueError, match="A density of 2 coordinates needs 8 samples or more; got 7"):

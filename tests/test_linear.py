@@ -17,7 +17,7 @@ from phibe.linear.affine import AffineField
 from phibe.linear.sums import grid_moments, grouped_moments
 from phibe.networks import build
 from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression
-from phibe.systems.fokker_planck import GridLaw
+from phibe.systems.fokker_planck import GridSolution
 
 MOMENTS = ("times", "count", "zz", "wz", "ww")
 
@@ -170,7 +170,7 @@ def _network():
 
 def _grid():
     values = VALUES[:, None, None].expand(4, 2, 1)
-    return GridLaw((real([-9.0, 9.0]),), KNOTS, values[..., 0], values).velocity
+    return GridSolution((real([-9.0, 9.0]),), KNOTS, values[..., 0], values).velocity
 
 
 @pytest.mark.parametrize("field", [_affine, _basis, _network, _grid])

@@ -74,7 +74,7 @@ def test_unequal_times_are_weighted_by_their_gaps():
     assert found.error == pytest.approx(0.0, abs=1e-12)
 
 
-def test_pictures_are_measured_over_all_their_pixels():
+def test_images_are_measured_over_all_their_pixels():
     x = normal(50, 1, 4, 4)
     found = metrics.velocity_error(lambda y, t: 2 * y, lambda y, t: y, x, 0.0)
     assert found.value == pytest.approx(math.sqrt(float(x.flatten(1).square().sum(1).mean())), rel=1e-12)
@@ -143,7 +143,7 @@ def test_repeating_a_sample_does_not_move_it():
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_samples_of_one_law_are_close_and_of_two_laws_are_not(name):
+def test_samples_of_one_distribution_are_close_and_of_two_are_not(name):
     law, other = PAPER[name].marginal(0.5), PAPER[name].marginal(0.7)
     draw = lambda which, seed: which.sample(3000, generator=torch.Generator().manual_seed(seed))  # noqa: E731
     for distance in (metrics.sliced_w2, metrics.energy_distance):

@@ -1,4 +1,4 @@
-"""Jobs side by side: all are done, an error ends them, and none outlives the process that asked for them."""
+"""Parallel jobs: all are done, an error ends them, and none outlives the process that asked for them."""
 
 import os
 import subprocess

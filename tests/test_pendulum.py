@@ -25,7 +25,7 @@ def ratio(states, key: str, until: int) -> float:
 
 
 @pytest.mark.parametrize("objective", MATCHED)
-def test_with_its_integrator_each_objective_follows_paths_and_law(states, objective):
+def test_with_its_integrator_each_objective_follows_paths_and_marginals(states, objective):
     entry = states["flows"][f"{objective}, circles, {MATCHED[objective]}"]
     assert ratio(states, f"{objective}, circles, {MATCHED[objective]}", 31) < 1
     seven = states["horizon"].index(7.0)
@@ -44,7 +44,7 @@ def test_euler_pumps_a_central_difference_and_rk4_drains_a_forward_one(states):
     assert abs(gain["regression, circles, euler"]) < 1
 
 
-def test_even_the_truth_falls_behind_standing_still(states):
+def test_even_the_truth_falls_behind_persistence(states):
     """Why no flow can stay below persistence for ever: a second draw of the SDE does not either."""
     behind = np.array(states["divergence"]) > np.array(states["persistence"])
     assert behind[150:].any() and not behind[1:150].any()
@@ -52,7 +52,7 @@ def test_even_the_truth_falls_behind_standing_still(states):
 
 def test_the_committed_weights_give_the_committed_errors(states):
     """They are stored in half precision, and the report comes from the full ones: for a second that is no matter."""
-    train, test = pendulum_states.observe(pendulum_states.CONFIGS["laptop"])
+    train, test = pendulum_states.observe(pendulum_states.PENDULUM_STATES.presets["laptop"])
     flow, scale = pendulum_states.committed_flow("symmetric"), pendulum_states.Scale(train)
     x = pendulum_states.rollout(flow, test.states[:, 0], test.times[:31], "rk4")
     error = np.array(scale.error(x, test.states[:, :31]))
@@ -76,7 +76,7 @@ def pictures():
 
 
 @pytest.mark.parametrize("key", ["symmetric, rk4", "regression, euler"])
-def test_rollouts_of_pictures_stay_pendulums_and_beat_standing_still(pictures, key):
+def test_decoded_rollouts_show_pendulums_and_beat_persistence(pictures, key):
     entry, still = pictures["flows"][key], pictures["persistence"]
     assert np.mean(entry["valid"][:31]) >= 0.9
     assert entry["pose_error_median"][10] < 20 < still["pose_error_median"][10]
@@ -90,7 +90,7 @@ def test_reconstructions_are_sharp_enough_to_read(pictures):
 
 
 def test_the_committed_codec_reconstructs_as_reported(pictures):
-    _, test = pendulum_images.observe(pendulum_images.CONFIGS["laptop"])
+    _, test = pendulum_images.observe(pendulum_images.PENDULUM_IMAGES.presets["laptop"])
     frames = render(test.states[:, ::24].flatten(0, 1)[:300])
     back = pendulum_images.committed_codec()
     back = back.decode_paths(back.encode_paths(frames[None]))[0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from phibe import OU, Flow, Trajectories, fit_affine
-from phibe.ensembles import carry, observed, place_marks, time_free
+from phibe.ensembles import integrate, observed, place_marks, time_free
 from phibe.evaluation import (
     Distance,
     assess,
@@ -81,7 +81,7 @@ def test_times_in_between_are_judged_by_a_fit_that_has_not_seen_them(data):
 def test_a_flow_is_carried_to_the_very_times_of_each_path(own_times):
     decay = Flow(lambda x, t: -x, None, 0.01)
     marks = place_marks(own_times, 5, elapsed=False)
-    states = carry(decay, own_times, marks)
+    states = integrate(decay, own_times, marks)
     there = marks.index >= 0
     t = own_times.times[torch.arange(240)[:, None], marks.index.clamp(min=0)]
     exact = own_times.states[:, :1] * torch.exp(-t)[..., None]

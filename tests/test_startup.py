@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import phibe
 from phibe import io
 from phibe.cli import find_command, main
 from phibe.cli.data import AUTOMATIC
-from phibe.experiments import EXPERIMENTS, description, experiment
+from phibe.experiments import EXPERIMENTS, PRESETS, description, experiment
 from phibe.integrators import METHODS
 from phibe.networks import NETWORKS
 from phibe.objectives import OBJECTIVES
@@ -94,9 +93,10 @@ def test_the_names_of_a_fit_are_those_of_the_registries():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_is_described_by_its_first_line(name):
-    assert description(name) == (experiment(name).__doc__ or "").splitlines()[0]
-    assert find_spec(EXPERIMENTS[name]).name == experiment(name).__name__
+def test_an_experiment_is_found_under_its_name_with_every_preset(name):
+    assert experiment(name).name == name
+    assert tuple(experiment(name).presets) == PRESETS
+    assert 10 < len(description(name)) <= 100
 
 
 def test_the_lazy_names_are_those_that_editors_see():

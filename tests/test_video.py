@@ -29,7 +29,7 @@ FLOWS = ("phibe conditioned", "regression conditioned", "symmetric augmented")
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     out = tmp_path_factory.mktemp("video")
-    return out, video.run("smoke", out=out)
+    return out, video.VIDEO.run("smoke", out=out)
 
 
 def latents(paths=3, frames=6) -> Trajectories:
@@ -100,12 +100,12 @@ def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(ran, tmp_path, 
 
     monkeypatch.setattr(video, "work", stopped)
     with pytest.raises(KeyboardInterrupt):
-        video.run("smoke", out=tmp_path)
+        video.VIDEO.run("smoke", out=tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("weights.safetensors")}
     assert len(times) == 1 + len(FLOWS)
     monkeypatch.setattr(video, "work", work)
     monkeypatch.setattr(video_footage, "fit_vq", None)  # would fail if it were called
-    again = video.run("smoke", out=tmp_path)
+    again = video.VIDEO.run("smoke", out=tmp_path)
     assert untimed(again.results) == untimed(whole.results)
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
 
@@ -232,7 +232,9 @@ def test_clips_of_another_size_or_length_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"64 × 64 pixels; those of .*small\.npz have 32 × 32.*shrink"):
         footage(replace(SMOKE, data=str(clips(4, 32).save(tmp_path / "small.npz"))))
     with pytest.raises(MissingData, match="nowhere"):
-        video_real.run("laptop", out=tmp_path, config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz"))
+        video_real.VIDEO_REAL.run(
+            "laptop", out=tmp_path, config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz")
+        )
     assert len(footage(replace(SMOKE, data=str(clips(4).save(tmp_path / "clips.npz"))))) == 8
     with pytest.raises(ValueError, match=r"four clips or more of 4 \+ 10 frames; among 8 test clips are 0"):
         choose(clips(4, frames=13), SMOKE)

@@ -226,7 +226,7 @@ def _generated(
         raise ValueError("A .npy holds the states alone; with --log-density write a .csv, .npz, .nc or .zarr.")
     assert data is not None
     law = fit_density(states_at(data, float(times[0])))
-    print(f"log-density at t = {float(times[0]):g}: {law.words}")
+    print(f"log-density at t = {float(times[0]):g}: {law.description}")
     made, log_density = generate_with_density(flow, starts, times, start=law.log_density, **how)
     return made, {"log_density": log_density}
 

@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> None:
         options = _options(name, given["preset"])
         given = options.parse(arguments[1:])
     module = experiment(name)
-    config = options.built(module.CONFIGS[given["preset"]], given)
+    config = options.built(module.presets[given["preset"]], given)
     out = Path(given["out"] or Path("runs") / name / given["preset"])
     report = module.run(given["preset"], out=out, config=config)
     print(f"{name} ({given['preset']}) took {report.seconds:g} s: {out / 'report.json'}")
@@ -51,7 +51,7 @@ def _options(name: str, preset: str) -> Options:
     sizes = "smoke (seconds), laptop (minutes) or paper (the published sizes, for a GPU)"
     options.add("--preset", str, preset, choices=PRESETS, help=sizes)
     options.add("--out", str | None, None, help="folder of the results (default: runs/, the name and the preset)")
-    options.add_fields(experiment(name).CONFIGS[preset])
+    options.add_fields(experiment(name).presets[preset])
     return options
 
 

@@ -1,39 +1,68 @@
-"""The paper's experiments and our own: one file each, with its presets and `run(preset) -> Report`."""
+"""The experiments of the paper, and those that check it: the registry of what `phibe run NAME` can run.
+
+To list it imports no experiment, nor torch. A new experiment is one `Experiment` (`report.py`) in a module of its own,
+and one line here. Read next: `report.py`.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from phibe.experiments.report import Experiment
 
 PRESETS = ("smoke", "laptop", "paper")
+
+
+class Entry(NamedTuple):
+    """What an experiment is for, in one line, and where it is: module:ATTRIBUTE in this package."""
+
+    purpose: str
+    place: str
+
+
 EXPERIMENTS = {
-    "ou_theory": "phibe.experiments.theory",
-    "affine_ou": "phibe.experiments.affine_ou",
-    "ou": "phibe.experiments.ou",
-    "estimators": "phibe.experiments.estimators",
-    "nonlinear": "phibe.experiments.nonlinear",
-    "pendulum_states": "phibe.experiments.pendulum.states",
-    "pendulum_images": "phibe.experiments.pendulum.images",
-    "pendulum_real": "phibe.experiments.pendulum.real",
-    "navier_stokes": "phibe.experiments.turbulence.run",
-    "figure_features": "phibe.experiments.video.features_run",
-    "video": "phibe.experiments.video.run",
-    "video_real": "phibe.experiments.video.real",
-    "own_data": "phibe.experiments.own_data",
+    "ou_theory": Entry("Theorems on the OU processes: bias, bounds, sampling rates of affine fits", "theory:OU_THEORY"),
+    "affine_ou": Entry("Affine flows of the OU processes: orbits, samples at t = 15, moments in time", "ou:AFFINE_OU"),
+    "ou": Entry("An MLP on the reversible OU process: error in time, convergence in Δt and paths", "ou:MLP_OU"),
+    "estimators": Entry("Objectives on the OU processes: bias, variance, and MLPs", "estimators:ESTIMATORS"),
+    "nonlinear": Entry("Objectives on a double well and three stationary nonlinear systems", "estimators:NONLINEAR"),
+    "pendulum_states": Entry(
+        "The stochastic double pendulum from states: path errors and marginals", "pendulum.states:PENDULUM_STATES"
+    ),
+    "pendulum_images": Entry(
+        "The same from images: distance-preserving codec, latent flow, decoded rollouts",
+        "pendulum.images:PENDULUM_IMAGES",
+    ),
+    "pendulum_real": Entry(
+        "A measured double pendulum: sixteen recorded runs, friction included", "pendulum.real:PENDULUM_REAL"
+    ),
+    "navier_stokes": Entry(
+        "Stochastic Navier–Stokes: vorticity rollouts and spectra, with PFI and MCVD", "turbulence.run:NAVIER_STOKES"
+    ),
+    "figure_features": Entry(
+        "The features behind the figure Fréchet distance, and what it ranks", "video.features_run:FIGURE_FEATURES"
+    ),
+    "video": Entry("Video prediction by latent flows on clips of drawn figures, with PFI and MCVD", "video.run:VIDEO"),
+    "video_real": Entry("Video prediction on real clips, such as those of KTH", "video.real:VIDEO_REAL"),
+    "own_data": Entry("`phibe fit` on three known systems, scored at left-out observations", "own_data:OWN_DATA"),
 }
-"""The module of each experiment, imported when it is asked for."""
+"""Names of `phibe run` and of the folders in artifacts/."""
 
 
-def experiment(name: str) -> ModuleType:
-    """The module of that experiment: `CONFIGS`, `Config` and `run`."""
-    return import_module(EXPERIMENTS[name])
+def experiment(name: str) -> Experiment:
+    """The experiment of that name, imported when it is asked for."""
+    module, _, attribute = _entry(name).place.partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), attribute)
 
 
 def description(name: str) -> str:
-    """The first line of that module's docstring, read from its file: to list experiments must not import them."""
-    spec = find_spec(EXPERIMENTS[name])
-    assert spec is not None and spec.origin is not None
-    with Path(spec.origin).open(encoding="utf8") as file:
-        return file.readline().strip().strip('"')
+    """What that experiment is for, in one line."""
+    return _entry(name).purpose
+
+
+def _entry(name: str) -> Entry:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"An experiment is one of {', '.join(EXPERIMENTS)}; got {name!r}.")
+    return EXPERIMENTS[name]

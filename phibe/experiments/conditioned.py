@@ -1,8 +1,8 @@
-"""Conditioned flows: a velocity that is also told the observation before, v(x, t | x₋).
+"""Conditioned flows: a velocity conditioned on the previous observation, v(x, t | x₋), as in the published video code.
 
-So does the published code for video. The theory of this project is that of a Markov state: the Jacobian term of a
-conditional density is described by no theorem here, and a central difference contains the condition itself. The clean
-way is a state that holds its own past; this one is here to be compared with it.
+The theory is that of a Markov state: no theorem here covers the Jacobian term of a conditional density, and a central
+difference contains the condition itself. The clean way is a state that holds its own past (`pendulum/codec.py`,
+`with_velocity`); this one is here for comparison. Read next: `video/methods.py`, which uses both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from phibe.trajectories import Trajectories
 
 @dataclass(frozen=True)
 class ConditionedFlow:
-    """dx/dt = v(x, t | x₋), from data seen every `step`: along each step, x₋ is the state one step before it began, or
-    one step before now, if `delayed`. For a single Euler step both are the same."""
+    """dx/dt = v(x, t | x₋), from data observed every `step`: along each step, x₋ is the state one step before its
+    start, or, if `delayed`, one step before the present. For a single Euler step both are the same."""
 
     network: nn.Module
     step: float
@@ -47,26 +47,26 @@ class ConditionedFlow:
     ) -> Trajectories:
         """Trajectories at `times` from the last two of `history` (n, past, *state), the very last being at `times[0]`.
 
-        Between two observations, and between any of `times` on the way, `method` takes `substeps` steps. What runs away
-        is shown to the network at ±`bound`. If `delayed`, x₋ = x(t − `step`), on the straight line between two
-        observations: x − x₋ is then always what moved in one step, as in the data, and never in more.
+        Between two observations, and between any of `times` on the way, `method` takes `substeps` steps. What diverges
+        is clamped to ±`bound` for the network. If `delayed`, x₋ = x(t − `step`), on the straight line between two
+        observations: x − x₋ is then always the change over one step, as in the data.
         """
         if history.ndim < 3 or history.shape[1] < 2:
             raise ValueError(f"`history` must be (n, two states or more, *state); got {tuple(history.shape)}.")
         times = torch.as_tensor(times, dtype=torch.float64)
         before, x = history[:, -2], history[:, -1]
-        made = [x[:, None]]
+        states = [x[:, None]]
         count = math.ceil(float(times[-1] - times[0]) / self.step - 1e-6)
         for begin in times[0] + torch.arange(count, dtype=torch.float64) * self.step:
             asked = times[(times > begin + 1e-6 * self.step) & (times < begin + (1 + 1e-6) * self.step)]
             on_the_way = asked[asked < begin + (1 - 1e-6) * self.step]
             knots = torch.cat([begin[None], on_the_way, begin[None] + self.step])
-            behind = partial(_between, before, x, begin=float(begin), step=self.step) if delayed else before
+            behind = partial(_on_line, before, x, begin=float(begin), step=self.step) if delayed else before
             flow = Flow(partial(self.velocity, before=behind, bound=bound))
             path = flow.generate(x, knots, method=method, substeps=substeps).states
-            made.append(path[:, 1 : 1 + len(asked)])
+            states.append(path[:, 1 : 1 + len(asked)])
             before, x = x, path[:, -1]
-        return Trajectories(torch.cat(made, dim=1), times)
+        return Trajectories(torch.cat(states, dim=1), times)
 
     def velocity(self, x: Tensor, t: Tensor, *, before: Any, bound: float = math.inf) -> Tensor:
         """v(x, t | x₋), (n, *state); x₋ is a state, or a function of time."""
@@ -74,10 +74,10 @@ class ConditionedFlow:
         return self.network(x.clamp(-bound, bound), t, **given(self.network, before.clamp(-bound, bound)))
 
 
-def _between(first: Tensor, second: Tensor, t: Tensor, *, begin: float, step: float) -> Tensor:
+def _on_line(first: Tensor, second: Tensor, t: Tensor, *, begin: float, step: float) -> Tensor:
     """On the straight line from the first state, at `begin`, to the second, a `step` later; t (n,)."""
-    share = (t - begin) / step
-    return torch.lerp(first, second, share.reshape(-1, *[1] * (first.ndim - 1)))
+    weight = (t - begin) / step
+    return torch.lerp(first, second, weight.reshape(-1, *[1] * (first.ndim - 1)))
 
 
 def given(network: nn.Module, before: Tensor) -> dict[str, Tensor]:
@@ -102,20 +102,23 @@ def fit_conditioned(
 
 def open_conditioned(folder: str | Path, *, network: nn.Module | None = None) -> ConditionedFlow:
     """The conditioned flow of the run in a folder. One of a module of your own needs that module as `network`."""
-    about, made = read_config(folder), rebuild(read_config(folder), folder, network)
-    load_weights(made, read_weights(folder), folder)
-    return ConditionedFlow(made.eval().requires_grad_(False), about["step"])
+    about = read_config(folder)
+    restored = rebuild(about, folder, network)
+    load_weights(restored, read_weights(folder), folder)
+    return ConditionedFlow(restored.eval().requires_grad_(False), about["step"])
 
 
 @dataclass(frozen=True)
 class ConditionedTask(VelocityTask):
-    """A velocity network that also takes the observation before as its `condition`."""
+    """A velocity network that also takes the previous observation as its `condition`."""
 
     @property
     def width(self) -> int:
-        """As wide as the objective, and one more where its place is the first of the window."""
+        """As wide as the objective, and one more if its place is the first of the window."""
         if self.name == "stratonovich":
-            raise ValueError("`stratonovich` speaks of two places at once: take 'phibe', 'symmetric' or 'regression'.")
+            raise ValueError(
+                "`stratonovich` evaluates the velocity at two places: take 'phibe', 'symmetric' or 'regression'."
+            )
         return max(3, find_objective(self.name).width + (find_objective(self.name).place == 0))
 
     @property
@@ -128,14 +131,14 @@ class ConditionedTask(VelocityTask):
         return ConditionedObjective(velocity, self.name, balance=config.balance, mixed=mixed)
 
     def result(self, network: nn.Module, data: Trajectories) -> Any:
-        kept = network.to(data.states.device, data.states.dtype).eval().requires_grad_(False)
-        return ConditionedFlow(kept, data.typical_step)
+        trained = network.to(data.states.device, data.states.dtype).eval().requires_grad_(False)
+        return ConditionedFlow(trained, data.typical_step)
 
     def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
-        check_network(Told(network), x, t, objective=self.name)
+        check_network(SelfConditioned(network), x, t, objective=self.name)
 
 
-class Told(nn.Module):
+class SelfConditioned(nn.Module):
     """v(x, t | x) as a velocity of x alone, to be checked like any other."""
 
     def __init__(self, network: nn.Module):
@@ -147,18 +150,18 @@ class Told(nn.Module):
 
 
 class ConditionedObjective(ObjectiveModule):
-    """The objective of v(·, · | x₋), x₋ being the observation before the place it speaks of."""
+    """The objective of v(·, · | x₋), x₋ being the observation before its place."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.facts, self.jacobian = self.facts | {"conditioned": True}, False  # its slopes are not watched
+        self.facts, self.jacobian = self.facts | {"conditioned": True}, False  # no validation of its Jacobian
 
     def forward(self, *sample: Tensor, generator: torch.Generator | None = None, **_: Any) -> Tensor:
         x, t, dt = sample
         objective = find_objective(self.objective)
         first = x.shape[1] - objective.width  # of the observations that the objective itself looks at
-        told = given(self.network, x[:, first + objective.place - 1])
+        condition = given(self.network, x[:, first + objective.place - 1])
         x, t, dt = x[:, first:], t[:, first:], dt[:, first:]
         if objective.width == 2:
-            return super().forward(x[:, 0], t[:, 0], x[:, 1] - x[:, 0], dt[:, 0], generator=generator, given=told)
-        return super().forward(x, t, dt, generator=generator, given=told)
+            return super().forward(x[:, 0], t[:, 0], x[:, 1] - x[:, 0], dt[:, 0], generator=generator, given=condition)
+        return super().forward(x, t, dt, generator=generator, given=condition)

@@ -1,9 +1,15 @@
-"""Estimators side by side on the OU processes: their bias, their noise, and the networks they train."""
+"""The objectives side by side: on the OU processes, where all is known, and on nonlinear systems.
+
+`ESTIMATORS`: bias and variance of affine fits, errors and costs of MLPs. `NONLINEAR`: a double well whose marginals
+change and are not Gaussian, and three stationary systems with known velocities, with the kernel estimate beside the
+objectives. Read next: `pendulum/states.py`.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,24 +20,32 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe import theory
-from phibe.experiments.ou import observe
-from phibe.experiments.report import Report, rate, record
+from phibe.bases import in_time, lift, polynomials
+from phibe.experiments.baselines.kernel import fit_kernel
+from phibe.experiments.ou import PROCESSES, observe, still
+from phibe.experiments.report import Experiment, Measured, rate
 from phibe.experiments.training import run_all
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField, fit_affine
-from phibe.metrics import global_velocity_error
+from phibe.linear.basis import fit_basis
+from phibe.metrics import global_velocity_error, sliced_w2, velocity_error
 from phibe.networks import build
 from phibe.networks.normalised import Normalised
 from phibe.objectives import OBJECTIVES
-from phibe.systems.ou import OU
-from phibe.theory import affine_bias, affine_minimiser
+from phibe.systems.fokker_planck import solve_fokker_planck
+from phibe.systems.ou import OU, Gaussian
+from phibe.systems.sde import SDE, double_well, langevin, multiplicative, rotating_well
 from phibe.training.config import FitConfig
-from phibe.training.devices import pick
 from phibe.training.loop import ObjectiveModule, fit
 from phibe.training.sampling import Samples
+from phibe.trajectories import Trajectories
 
-PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}
+SYSTEMS = {"rotating_well": rotating_well, "multiplicative": multiplicative, "langevin": langevin}
 LEARNERS = ("phibe", "symmetric")
+"""The objectives that MLPs are trained with."""
+
+
+# -- on the OU processes -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class Config:
     workers: int = 2
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(
         steps=(0.04, 0.02, 0.01, 0.005),
         paths=100,
@@ -78,23 +92,15 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Compare all estimators; trainings are kept under `fits/` and resume."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "estimators" / preset
-    return record("estimators", preset, config, lambda: (_measure(config, out / "fits"), {}), out)
-
-
-def _measure(config: Config, fits: Path) -> dict[str, Any]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Bias of the population minimisers, spread of affine fits, errors of MLPs."""
     _train(config, fits)
-    return {
+    results = {
         "bias": {name: _bias(make(), config) for name, make in PROCESSES.items()},
         "noise": _noise(OU.reversible(), config),
         "networks": _networks(config, fits),
     }
-
-
-# -- affine fits, exact answers ----------------------------------------------------------------------------------------
+    return results, {}
 
 
 def _bias(ou: OU, config: Config) -> dict[str, Any]:
@@ -103,23 +109,14 @@ def _bias(ou: OU, config: Config) -> dict[str, Any]:
     half = len(config.steps) // 2
     for name in OBJECTIVES:
         noise = 0.5 if name == "isotropic" and ou.is_reversible else None
-        errors = [_population(ou, name, h, noise) for h in config.steps]
+        errors = [theory.affine_bias(ou, name, step=h, noise=noise) for h in config.steps]
         found[name] = {"errors": errors, "order": rate(config.steps[half:], errors[half:])}
     return found
 
 
-def _population(ou: OU, name: str, step: float, noise: float | None) -> float:
-    if noise is None:
-        return affine_bias(ou, name, step=step)
-    times = torch.linspace(0.4, 1.0, 25, dtype=torch.float64)
-    A, b = affine_minimiser(ou, name, times, step=step, noise=noise)
-    exact = theory.affine_velocity(ou, times)
-    return _rms(ou.marginal(times), A - exact[0], b - exact[1])
-
-
 def _noise(ou: OU, config: Config, t: float = 0.6) -> dict[str, Any]:
     """Spread of affine fits around their own mean, and their whole error, at one time, by step."""
-    law, (exact, offset) = ou.marginal(t), theory.affine_velocity(ou, torch.tensor([t]))
+    marginal, (exact, offset) = ou.marginal(t), theory.affine_velocity(ou, torch.tensor([t]))
     found: dict[str, Any] = {name: {"spread": [], "total": []} for name in OBJECTIVES if name != "isotropic"}
     for h in tqdm(config.noise_steps, desc="noise", unit="step"):
         times = t + h * torch.arange(-2, 3, dtype=torch.float64)
@@ -129,8 +126,8 @@ def _noise(ou: OU, config: Config, t: float = 0.6) -> dict[str, Any]:
             parts = [_coefficients(field, t) for field in fields]
             matrices, offsets = (torch.stack(part) for part in zip(*parts, strict=True))
             means = matrices.mean(0), offsets.mean(0)
-            row["spread"].append(_rms(law, matrices - means[0], offsets - means[1]))
-            row["total"].append(_rms(law, matrices - exact[0], offsets - offset[0]))
+            row["spread"].append(_rms(marginal, matrices - means[0], offsets - means[1]))
+            row["total"].append(_rms(marginal, matrices - exact[0], offsets - offset[0]))
     return {"steps": list(config.noise_steps), "paths": config.paths, **found}
 
 
@@ -140,22 +137,19 @@ def _coefficients(field: Any, t: float) -> tuple[Tensor, Tensor]:
     return matrix[0], offset[0]
 
 
-def _rms(law: Any, matrices: Tensor, offsets: Tensor) -> float:
-    return float(theory.affine_gap(law, matrices, offsets).square().mean().sqrt())
-
-
-# -- networks ----------------------------------------------------------------------------------------------------------
+def _rms(marginal: Gaussian, matrices: Tensor, offsets: Tensor) -> float:
+    return float(theory.affine_gap(marginal, matrices, offsets).square().mean().sqrt())
 
 
 def _train(config: Config, fits: Path) -> None:
     """Every network of this experiment, several at a time."""
     cases = [(name, m, seed) for m in config.network_times for name in LEARNERS for seed in config.seeds]
     jobs = [partial(learn, config, fits, name, times=m, seed=seed) for name, m, seed in cases]
-    run_all(jobs, workers=config.workers if pick(config.training.accelerator).type == "cpu" else 1)
+    run_all(jobs, workers=config.workers, accelerator=config.training.accelerator)
 
 
 def learn(config: Config, fits: Path, objective: str, *, times: int, seed: int) -> Flow:
-    """The perceptron of the paper on the reversible process: same data, same steps, only the objective differs."""
+    """The MLP of the paper on the reversible process: same data, same steps, only the objective differs."""
     data = observe(OU.reversible(), paths=config.network_paths, times=times, seed=seed)
     folder = fits / f"ou-{objective}-{times}-{seed}"
     return fit(data, "mlp", objective, config=replace(config.training, seed=seed), out=folder, progress=False)
@@ -194,3 +188,144 @@ def _step_milliseconds(config: Config, rounds: int = 30) -> dict[str, float]:
             seconds[name].append(time.perf_counter() - start)
     torch.set_num_threads(threads)
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
+
+
+# -- on nonlinear systems ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NonlinearConfig:
+    """The double well from `well_paths` paths at `well_times` times on [0, `well_horizon`], compared with `repeats`
+    fresh sets of as many; the stationary systems from `paths` paths with `transitions` transitions in all, at each of
+    `steps`. The `bandwidth` of the kernel estimate is chosen by cross-validation if not given."""
+
+    well_paths: int = 2000
+    well_times: int = 161
+    well_horizon: float = 2.0
+    repeats: int = 24
+    training: FitConfig = field(
+        default_factory=lambda: FitConfig(
+            steps=3000, batch=1024, learning_rate=3e-3, ema=0.995, held_out=0.1, evaluate_every=300
+        )
+    )
+    workers: int = 2
+    paths: int = 20
+    transitions: int = 200_000
+    steps: tuple[float, ...] = (0.005, 0.02, 0.05)
+    blocks: int = 20
+    bandwidth: float | None = None
+
+
+NONLINEAR_PRESETS = {
+    "smoke": NonlinearConfig(
+        well_paths=100,
+        well_times=21,
+        repeats=2,
+        training=FitConfig(steps=10, batch=32, evaluate_every=10),
+        workers=1,
+        transitions=4000,
+        steps=(0.02,),
+        bandwidth=0.3,
+    ),
+    "laptop": NonlinearConfig(),
+    "paper": NonlinearConfig(
+        well_paths=50_000,
+        training=FitConfig(steps=50_000, batch=4096, learning_rate=1e-3, ema=0.999),
+        workers=1,
+        transitions=10_000_000,
+    ),
+}
+
+
+def measure_nonlinear(config: NonlinearConfig, fits: Path) -> Measured:
+    """Marginals and velocities of the double well, velocities of the stationary systems."""
+    jobs = [partial(learn_well, config, fits, name) for name in LEARNERS]
+    run_all(jobs, workers=config.workers, accelerator=config.training.accelerator)
+    systems = {name: _system(make(), config, name) for name, make in SYSTEMS.items()}
+    return {"well": _well(config, fits), "systems": systems}, {}
+
+
+def observe_well(config: NonlinearConfig, *, seed: int) -> Trajectories:
+    times = torch.linspace(0, config.well_horizon, config.well_times, dtype=torch.float64)
+    return double_well().simulate(paths=config.well_paths, times=times, seed=seed)
+
+
+def learn_well(config: NonlinearConfig, fits: Path, objective: str) -> Flow:
+    data = observe_well(config, seed=0).to(torch.float32)
+    return fit(data, "mlp", objective, config=config.training, out=fits / f"well-{objective}", progress=False)
+
+
+def _well(config: NonlinearConfig, fits: Path) -> dict[str, Any]:
+    """At ten times: the distance between flow and process, beside that between two independent sets of paths, and the
+    error of the velocity against a fine solve of the Fokker–Planck equation. Distances are means over fresh sets."""
+    starts, others = ([observe_well(config, seed=k + i) for i in range(config.repeats)] for k in (1, 101))
+    index = torch.linspace(0, config.well_times - 1, 11).long()[1:]
+    exact = solve_fokker_planck(double_well(), starts[0].times, low=-3.0, high=3.0)
+
+    def distances(sets: list[Tensor]) -> list[float]:
+        pairs = list(zip(sets, (other.states for other in others), strict=True))
+        return [sum(sliced_w2(x[:, i], y[:, i]) for x, y in pairs) / len(pairs) for i in index]
+
+    def errors(velocity: Callable[..., Tensor]) -> list[float]:
+        seen = others[0]
+        return [velocity_error(velocity, exact.velocity, seen.states[:, i], float(seen.times[i])).value for i in index]
+
+    found: dict[str, Any] = {"times": starts[0].times[index].tolist()}
+    found["floor"] = distances([start.states for start in starts])
+    found["size"] = errors(still)
+    flows = {"exact": Flow(exact.velocity), **{n: learn_well(config, fits, n) for n in LEARNERS}, **_cubic(config)}
+    for name, flow in flows.items():
+        states = _integrated(flow, starts)
+        found[name] = {"distances": states and distances(states), "errors": errors(flow.velocity)}
+    return found
+
+
+def _integrated(flow: Flow, starts: list[Trajectories]) -> list[Tensor] | None:
+    """The flow from these starts; None if it diverges, as a polynomial may where there is no data."""
+    try:
+        return [flow.generate(x.states[:, 0], x.times, method="rk4", substeps=2).states for x in starts]
+    except ValueError:
+        return None
+
+
+def _cubic(config: NonlinearConfig) -> dict[str, Flow]:
+    """Fits in closed form: cubic in x, piecewise linear in time."""
+    knots = torch.linspace(0, config.well_horizon, 9, dtype=torch.float64)
+    basis, data = lift(in_time(polynomials(3), knots)), observe_well(config, seed=0)
+    return {f"{name}, cubic": fit_basis(data, basis, name) for name in LEARNERS}
+
+
+def _system(system: SDE, config: NonlinearConfig, name: str) -> dict[str, Any]:
+    """By step, for a cubic fit with each objective: error, standard error from blocks, seconds; and the kernel's."""
+    assert system.stationary is not None
+    x = system.stationary.sample(4000, generator=torch.Generator().manual_seed(1))
+    found: dict[str, Any] = {"size": _size(system.velocity(x)), "steps": list(config.steps)}
+    for h in tqdm(config.steps, desc=name, unit="step"):
+        times = h * torch.arange(config.transitions // config.paths + 1, dtype=torch.float64)
+        data = system.simulate(paths=config.paths, times=times, seed=2)
+        for objective in OBJECTIVES:
+            make = partial(fit_basis, data, lift(polynomials(3)), objective, blocks=config.blocks)
+            row = found.setdefault(objective, {"errors": [], "standard_errors": [], "seconds": []})
+            field: Any = _timed(make, system, x, row).velocity
+            row["standard_errors"].append(_size(field.standard_error(x, torch.zeros(len(x), dtype=torch.float64))))
+        row = found.setdefault("kernel", {"errors": [], "seconds": []})
+        _timed(partial(fit_kernel, data, bandwidth=config.bandwidth), system, x, row)
+    return found
+
+
+def _timed(make: Callable[[], Flow], system: SDE, x: Tensor, row: dict[str, list[float]]) -> Flow:
+    """Fit, and add seconds and error to the row."""
+    start = time.perf_counter()
+    flow = make()
+    row["seconds"].append(time.perf_counter() - start)
+    row["errors"].append(velocity_error(flow.velocity, lambda z, t: system.velocity(z), x, 0.0).value)
+    return flow
+
+
+def _size(v: Tensor) -> float:
+    """Root mean square length of vectors (n, d)."""
+    return float(v.square().sum(1).mean().sqrt())
+
+
+ESTIMATORS = Experiment("estimators", PRESETS, measure)
+NONLINEAR = Experiment("nonlinear", NONLINEAR_PRESETS, measure_nonlinear)

@@ -1,4 +1,4 @@
-"""Your own data: what the automatic choices find of three known systems, judged at observations that were left out."""
+"""Your own data: what the automatic settings find of three known systems, scored at observations that were left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.experiments.report import Report, record
+from phibe.experiments.report import Experiment, Measured
 from phibe.fitting import carry_out, make_plan
 from phibe.flow import Flow
 from phibe.metrics import sliced_w2
@@ -44,8 +44,8 @@ class Config:
     """`paths` of each system at `times` equally spaced times, of which every other one is fitted; `classes` as in
     `phibe fit --network`, each trained for `steps` if it is a network (None: by the data).
 
-    All of it `repeats` times, with the seeds from `seed` on. These begin after 0, on which the rule was made that picks
-    the size of a basis.
+    All of it `repeats` times, with the seeds from `seed` on. Seed 0 is left out: the rule that picks the
+    size of a basis was tuned on it.
     """
 
     paths: int = 500
@@ -56,22 +56,16 @@ class Config:
     seed: int = 1
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(paths=60, times=21, classes=("auto", "mlp"), steps=10, repeats=2),
     "laptop": Config(),
     "paper": Config(paths=5000, steps=20_000),
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
+def measure(config: Config, fits: Path) -> Measured:
     """Fit every other observation of each system, and compare the flow with the others."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "own_data" / preset
-
-    def measured() -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {name: measure(name, config) for name in tqdm(SYSTEMS, unit="system")}, {}
-
-    return record("own_data", preset, config, measured, out)
+    return {name: measure_system(name, config) for name in tqdm(SYSTEMS, unit="system")}, {}
 
 
 def observe(name: str, config: Config, *, seed: int) -> Trajectories:
@@ -80,12 +74,12 @@ def observe(name: str, config: Config, *, seed: int) -> Trajectories:
     return make().simulate(paths=config.paths, times=times, seed=seed)
 
 
-def measure(name: str, config: Config) -> dict[str, Any]:
+def measure_system(name: str, config: Config) -> dict[str, Any]:
     """For each class: what was chosen, its distance to fresh paths at the times left out, and how many times the floor.
 
     Distances are sliced W₂, root mean square over all pairs of a repetition and a set of fresh paths: that of a single
     pair of sets varies much from draw to draw. The floor is that of the observed paths themselves, which
-    an exact flow reaches; `still` is that of the starts, which stay where they are.
+    an exact flow reaches; `still` is that of a persistence forecast, the starts themselves.
     """
     seeds = range(config.seed, config.seed + config.repeats)
     observed, fresh = ([observe(name, config, seed=seed + more) for seed in seeds] for more in (0, 1000))
@@ -100,19 +94,19 @@ def measure(name: str, config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {"times": observed[0].times[left_out].tolist(), "floor": _root(floor, (0, 1)).tolist()}
     found["still"] = compare(still, floor)
     for kind in config.classes:
-        chosen, made, seconds = [], [], []
+        chosen, distances, seconds = [], [], []
         for data in observed:
             began, seen = time.perf_counter(), data.coarsen(2)
             plan = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
             flow = carry_out(plan, seen, out=None, progress=False)
             seconds.append(time.perf_counter() - began)
             chosen.append({choice.what: choice.value for choice in plan.choices})
-            made.append(squares(carried(flow, data).states))
-        found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(made), floor)}
+            distances.append(squares(integrated(flow, data).states))
+        found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(distances), floor)}
     return found
 
 
-def carried(flow: Flow, data: Trajectories) -> Trajectories:
+def integrated(flow: Flow, data: Trajectories) -> Trajectories:
     """The flow from the starts of the data to all of its times."""
     return flow.generate(data.states[:, 0], data.times, method="rk4")
 
@@ -129,3 +123,6 @@ def compare(squares: Tensor, floor: Tensor) -> dict[str, Any]:
 def _root(squares: Tensor, over: tuple[int, ...]) -> Tensor:
     """Root mean square."""
     return squares.mean(over).sqrt()
+
+
+OWN_DATA = Experiment("own_data", PRESETS, measure)

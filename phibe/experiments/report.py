@@ -1,4 +1,8 @@
-"""Reports: what a run of an experiment measured, with all that is needed to run it again."""
+"""Experiments and their reports: how one is run, and what it measured, with all that is needed to run it again.
+
+A report holds every number that book, README and apps show. Read next: `theory.py` for the smallest experiment,
+`training.py` for what the larger ones share.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from phibe.files import copy, replacing, write_json
 from phibe.training.devices import pick
 
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
-KEPT = ("config.json", "report.json", "weights.safetensors")
+FILES = ("config.json", "report.json", "weights.safetensors")
 
 
 class MissingData(ValueError):
@@ -30,7 +34,7 @@ class MissingData(ValueError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every number that the book, the README or an app shows of one run."""
+    """What one run measured: every number that the book, the README or an app shows of it."""
 
     experiment: str
     preset: str
@@ -54,31 +58,37 @@ class Report:
             raise ValueError(f"{path} is not a report of this project: {error}") from error
 
 
-def record(
-    experiment: str,
-    preset: str,
-    config: Any,
-    measure: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]],
-    out: Path,
-) -> Report:
-    """Run `measure() -> (results, weights)`, time it, leave config, weights and report in `out`, each file whole."""
-    began = time.perf_counter()
-    write_json(out / "config.json", asdict(config))
-    results, weights = measure()
-    if weights:
-        with replacing(out / "weights.safetensors") as partial:
-            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
-    report = Report(
-        experiment,
-        preset,
-        asdict(config),
-        results,
-        round(time.perf_counter() - began, 1),
-        pick("auto").type,
-        versions(),
-    )
-    write_json(out / "report.json", asdict(report))
-    return report
+Measured = tuple[dict[str, Any], dict[str, Tensor]]
+"""Numbers for the report, and tensors for the file of weights."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration for each preset, and `measure(config, fits)`, which runs one.
+
+    Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes.
+    """
+
+    name: str
+    presets: dict[str, Any]
+    measure: Callable[[Any, Path], Measured]
+
+    def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
+        """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole."""
+        if preset not in self.presets:
+            raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")
+        config = config or self.presets[preset]
+        out = out or Path("runs") / self.name / preset
+        began = time.perf_counter()
+        write_json(out / "config.json", asdict(config))
+        results, weights = self.measure(config, out / "fits")
+        seconds = round(time.perf_counter() - began, 1)
+        if weights:
+            with replacing(out / "weights.safetensors") as partial:
+                save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
+        report = Report(self.name, preset, asdict(config), results, seconds, pick("auto").type, versions())
+        write_json(out / "report.json", asdict(report))
+        return report
 
 
 def versions() -> dict[str, str]:
@@ -86,7 +96,7 @@ def versions() -> dict[str, str]:
 
 
 def rate(sizes: Any, errors: Any) -> float:
-    """The least-squares slope of log error against log size."""
+    """The least-squares slope of log error against log size: the order of convergence."""
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
@@ -95,13 +105,25 @@ def committed(experiment: str) -> Report:
     return Report.open(ARTIFACTS / experiment)
 
 
-def committed_weights(experiment: str) -> dict[str, Tensor]:
-    return load_file(ARTIFACTS / experiment / "weights.safetensors")
+def committed_weights(experiment: str, part: str = "") -> dict[str, Tensor]:
+    """The weights that come with the project: all of them, or those of a `part`, in float32 and without its name."""
+    weights = load_file(ARTIFACTS / experiment / "weights.safetensors")
+    if not part:
+        return weights
+    chosen = {name: value for name, value in weights.items() if name.startswith(f"{part}.")}
+    if not chosen:
+        raise ValueError(f"The project comes with no weights of {part!r} in {experiment}.")
+    return {name[len(part) + 1 :]: v.float() if v.is_floating_point() else v for name, v in chosen.items()}
+
+
+def in_half(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the name of their `part`, in half precision: what is lost is far below the error of a fit."""
+    return {f"{part}.{name}": v.half() if v.is_floating_point() else v for name, v in weights.items()}
 
 
 def keep(run: Path, experiment: str) -> None:
     """Copy a run's small results under `artifacts/` and note their hashes in the manifest."""
-    for name in KEPT:
+    for name in FILES:
         if (run / name).exists():
             copy(run / name, ARTIFACTS / experiment / name)
     files = sorted(path for path in ARTIFACTS.glob("*/*") if path.is_file())

@@ -1,4 +1,7 @@
-"""The theorems on the paper's OU processes: orders of the bias, bounds against truth, sampling rates of affine fits."""
+"""The theorems on the paper's OU processes: orders of the bias, bounds against truth, sampling rates of affine fits.
+
+The formulas are in `phibe/theory.py`; here they are measured. Read next: `ou.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,12 @@ from tqdm.auto import tqdm
 
 from phibe import theory
 from phibe.bases import lift, polynomials
-from phibe.experiments.report import Report, rate, record
+from phibe.experiments.ou import PROCESSES
+from phibe.experiments.report import Experiment, Measured, rate
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField, fit_affine
 from phibe.linear.basis import fit_basis
 from phibe.systems.ou import OU
-
-PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}
 
 
 @dataclass(frozen=True)
@@ -40,22 +42,16 @@ class Config:
     seed: int = 0
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(steps=(0.005, 0.0025), paths=(250, 1000), sampling_steps=(0.01, 0.0025), step_paths=500, repeats=2),
     "laptop": Config(),
     "paper": Config(paths=tuple(100 * 2**k for k in range(10)), repeats=32),
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Measure every rate that the theorems claim for the two OU processes."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "ou_theory" / preset
-    return record("ou_theory", preset, config, lambda: (_measure(config), {}), out)
-
-
-def _measure(config: Config) -> dict[str, Any]:
-    return {name: _bias(make(), config) | _sampling(make(), config, name) for name, make in PROCESSES.items()}
+def measure(config: Config, fits: Path) -> Measured:
+    """Every rate that the theorems claim, for both OU processes."""
+    return {name: _bias(make(), config) | _sampling(make(), config, name) for name, make in PROCESSES.items()}, {}
 
 
 # -- population ----------------------------------------------------------------------------------------------------
@@ -68,7 +64,9 @@ def _bias(ou: OU, config: Config) -> dict[str, Any]:
     constants = theory.constants(ou, x, times)
     errors = {key: [_suprema(ou, x, times, h)[key] for h in config.steps] for key in ("b", "Sigma", "div", "v")}
     orders = {key: rate(config.steps, values) for key, values in errors.items()}
-    orders["affine"] = rate(config.steps, [affine_bias(ou, h) for h in config.steps])
+    window = torch.linspace(0.4, 1.0, 31, dtype=torch.float64)
+    affine = [theory.affine_bias(ou, "phibe", step=h, times=window) for h in config.steps]
+    orders["affine"] = rate(config.steps, affine)
     return {
         "steps": list(config.steps),
         "errors": errors,
@@ -92,13 +90,6 @@ def _suprema(ou: OU, x: Tensor, times: Tensor, h: float) -> dict[str, float]:
         "div": float(divergence.norm(dim=1).max()),
         "v": float(v.norm(dim=-1).max()),
     }
-
-
-def affine_bias(ou: OU, h: float) -> float:
-    """Root mean square over ρ_t and t in [0.4, 1] of the affine PhiBE field's error, at infinitely many paths."""
-    times = torch.linspace(0.4, 1.0, 31, dtype=torch.float64)
-    (A, b), (A_exact, b_exact) = theory.affine_phibe_field(ou, times, step=h), theory.affine_velocity(ou, times)
-    return float(theory.affine_gap(ou.marginal(times), A - A_exact, b - b_exact).square().mean().sqrt())
 
 
 def _trajectory_gap(ou: OU, constants: theory.Constants, config: Config) -> dict[str, Any]:
@@ -158,16 +149,18 @@ def _spread(ou: OU, paths: int, h: float, config: Config) -> float:
 
 def _basis_spread(ou: OU, paths: int, h: float, config: Config) -> float:
     """‖v_N − v̂‖ in L²(ρ) of a polynomial fit to the stationary process, whose v̂ is itself a cubic polynomial."""
-    law = ou.stationary()
-    still = OU(ou.A, ou.S, mu=ou.mu, m0=law.mean, C0=law.covariance)
-    x = law.sample(5000, generator=torch.Generator().manual_seed(config.seed))
+    rest = ou.stationary()
+    stationary = OU(ou.A, ou.S, mu=ou.mu, m0=rest.mean, C0=rest.covariance)
+    x = rest.sample(5000, generator=torch.Generator().manual_seed(config.seed))
     t = torch.zeros(len(x), dtype=torch.float64)
     times = torch.arange(config.basis_transitions + 1, dtype=torch.float64) * h
     squares = []
     for repeat in range(config.repeats):
-        data = still.simulate(paths=paths, times=times, seed=config.seed + 1000 * repeat)
-        gap = fit_basis(data, lift(polynomials(config.basis_degree))).velocity(x, t) - still.phibe_velocity(
-            x, 0.0, step=h
-        )
+        data = stationary.simulate(paths=paths, times=times, seed=config.seed + 1000 * repeat)
+        fitted = fit_basis(data, lift(polynomials(config.basis_degree))).velocity(x, t)
+        gap = fitted - stationary.phibe_velocity(x, 0.0, step=h)
         squares.append(float(gap.square().sum(1).mean()))
     return float(np.sqrt(np.mean(squares)))
+
+
+OU_THEORY = Experiment("ou_theory", PRESETS, measure)

@@ -1,27 +1,38 @@
-"""Nudges: training that teaches the way back, each sample starting a little beside the path it belongs to."""
+"""What the experiments share in training and in comparing: random changes of the samples, parallel fits, rollouts.
+
+`InputNoise` and `RandomShift` wrap any task of `phibe/training/loop.py`. `run_all` trains independent models, several
+at a time; `Rollouts` scores any method on fields. Read next: `conditioned.py`.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum, log_spectral_error
+from phibe.flow import Flow
 from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, stability
+from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import Around, Loss, Result, Task
+from phibe.training.devices import pick
+from phibe.training.loop import Around, Loss, Result, Task, fit
+from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
-# -- nudges ----------------------------------------------------------------------------------------------------------
+# -- random changes of a sample ----------------------------------------------------------------------------------------
 
 
 class Placed(Task[Result], Protocol[Result]):
@@ -31,14 +42,46 @@ class Placed(Task[Result], Protocol[Result]):
     def place(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class Nudged(Around[Result]):
-    """A task whose samples start beside the observation, by ε ~ N(0, (`size` · s)²), s being the spread of the data.
+class ChangedLoss(Loss):
+    """A loss of samples that are changed at random first; a subclass says what is drawn and what it does."""
 
-    The observations before and after stay where they are, so a step ahead is Δx − ε: it also leads back. A regression
-    on it finds E[Δx | x + ε] + σ²∇log p_σ, the second term being E[−ε | x + ε], the pull of the noisy data's density
-    towards the data. Rollouts that stray a little are led back. (`input_noise` moves a sample as a whole, and teaches
-    no way back.) The central difference of `symmetric` does not contain its place: it is smoothed, nothing more.
+    def __init__(self, loss: Loss, width: int, **facts: Any):
+        super().__init__()
+        self.loss, self.network, self.width = loss, loss.network, width
+        self.facts, self.jacobian, self.scale = loss.facts | facts, loss.jacobian, loss.scale
+
+    def draw_change(self, n: int, generator: torch.Generator) -> Tensor:
+        raise NotImplementedError
+
+    def change_pair(self, x: Tensor, dx: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Of states (n, *state) and their increments."""
+        raise NotImplementedError
+
+    def change_window(self, x: Tensor, change: Tensor) -> Tensor:
+        """Of observations (n, width, *state)."""
+        raise NotImplementedError
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The change, and what the loss itself draws."""
+        return self.draw_change(n, generator), *self.loss.draw(n, generator)
+
+    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if self.width == 2:
+            x, t, dx, dt, change, *drawn = sample
+            x, dx = self.change_pair(x, dx, change)
+            return self.loss(x, t, dx, dt, *drawn, generator=generator)
+        x, t, dt, change, *drawn = sample
+        return self.loss(self.change_window(x, change), t, dt, *drawn, generator=generator)
+
+
+@dataclass(frozen=True)
+class InputNoise(Around[Result]):
+    """A task with noise ε ~ N(0, (`size` · s)²) on the observation a sample starts from, s being the data's spread.
+
+    The other observations keep their places, so a step ahead is Δx − ε, and leads back. A regression on it finds
+    E[Δx | x + ε] + σ²∇log p_σ; the second term, E[−ε | x + ε], is a restoring term towards the data. Rollouts that
+    stray a little return. (`FitConfig.input_noise` moves a sample as a whole, and adds no such term.) The central
+    difference of `symmetric` does not contain its place: it is smoothed, nothing more.
     """
 
     task: Placed[Result]
@@ -48,97 +91,114 @@ class Nudged(Around[Result]):
         if self.size <= 0:
             raise ValueError(f"`size` must be above 0, in standard deviations of the data; got {self.size}.")
 
-    def loss(self, typical: Trajectories, config: FitConfig) -> NudgedLoss:
-        return NudgedLoss(self.task.loss(typical, config), self.task, self.size, typical.state_shape)
+    def loss(self, typical: Trajectories, config: FitConfig) -> NoisyLoss:
+        return NoisyLoss(self.task.loss(typical, config), self.task, self.size, typical.state_shape)
 
 
-class NudgedLoss(Loss):
-    """A loss of samples that start beside themselves."""
+class NoisyLoss(ChangedLoss):
+    """A loss of samples that start beside their observation."""
 
     def __init__(self, loss: Loss, task: Placed[Any], size: float, shape: tuple[int, ...]):
-        super().__init__()
-        self.loss, self.network, self.place, self.width = loss, loss.network, task.place, task.width
-        self.size, self.shape = size, shape
-        self.facts, self.jacobian, self.scale = loss.facts | {"nudged": size}, loss.jacobian, loss.scale
+        super().__init__(loss, task.width, noise_at_start=size)
+        self.place, self.size, self.shape = task.place, size, shape
 
-    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Where to, in standard deviations (n, *state), and what the loss itself draws."""
-        return torch.randn(n, *self.shape, generator=generator), *self.loss.draw(n, generator)
+    def draw_change(self, n: int, generator: torch.Generator) -> Tensor:
+        """In standard deviations, (n, *state)."""
+        return torch.randn(n, *self.shape, generator=generator)
 
-    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if self.width == 2:
-            x, t, dx, dt, nudge, *drawn = sample
-            moved = self.size * self.scale * nudge
-            return self.loss(x + moved, t, dx - moved, dt, *drawn, generator=generator)
-        x, t, dt, nudge, *drawn = sample
+    def change_pair(self, x: Tensor, dx: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        moved = self.size * self.scale * change
+        return x + moved, dx - moved
+
+    def change_window(self, x: Tensor, change: Tensor) -> Tensor:
         at = torch.zeros(self.width, dtype=x.dtype, device=x.device)
         at[self.place] = self.size
-        moved = at.reshape(-1, *[1] * (x.ndim - 2)) * (self.scale * nudge)[:, None]
-        return self.loss(x + moved, t, dt, *drawn, generator=generator)
-
-
-# -- shifts ----------------------------------------------------------------------------------------------------------
+        return x + at.reshape(-1, *[1] * (x.ndim - 2)) * (self.scale * change)[:, None]
 
 
 @dataclass(frozen=True)
-class Shifted(Around[Result]):
-    """A task on fields (channels, height, width) that are periodic, with a law that no shift changes.
+class RandomShift(Around[Result]):
+    """A task on periodic fields (channels, height, width) whose distribution is invariant under translations.
 
-    Each time a sample is seen, all its observations are moved by the same random number of pixels around the torus: one
-    film is as good as height × width of them, and no network can learn places by heart.
+    Each time a sample is seen, all its observations are moved by the same random number of pixels around the torus: a
+    sequence is as good as height × width of them, and no network can learn places by heart.
     """
 
     def loss(self, typical: Trajectories, config: FitConfig) -> ShiftedLoss:
         if len(typical.state_shape) != 3:
-            raise ValueError(f"Shifts are for states (channels, height, width); got {typical.state_shape}.")
-        return ShiftedLoss(self.task.loss(typical, config), self.width)
+            raise ValueError(
+                f"Random shifts need periodic fields (channels, height, width); got states {typical.state_shape}."
+            )
+        return ShiftedLoss(self.task.loss(typical, config), self.width, random_shift=True)
 
 
-class ShiftedLoss(Loss):
-    """A loss of samples that are moved first."""
+class ShiftedLoss(ChangedLoss):
+    """A loss of samples that are moved around the torus."""
 
-    def __init__(self, loss: Loss, width: int):
-        super().__init__()
-        self.loss, self.network, self.width = loss, loss.network, width
-        self.facts, self.jacobian, self.scale = loss.facts | {"shifted": True}, loss.jacobian, loss.scale
+    def draw_change(self, n: int, generator: torch.Generator) -> Tensor:
+        """Where to, in units of height and width, (n, 2)."""
+        return torch.rand(n, 2, generator=generator)
 
-    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Where to, as shares of height and width (n, 2), and what the loss itself draws."""
-        return torch.rand(n, 2, generator=generator), *self.loss.draw(n, generator)
+    def change_pair(self, x: Tensor, dx: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        return shift(x, change), shift(dx, change)
 
-    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if self.width == 2:
-            x, t, dx, dt, to, *drawn = sample
-            return self.loss(shift(x, to), t, shift(dx, to), dt, *drawn, generator=generator)
-        x, t, dt, to, *drawn = sample
-        return self.loss(shift(x, to), t, dt, *drawn, generator=generator)
+    def change_window(self, x: Tensor, change: Tensor) -> Tensor:
+        return shift(x, change)
 
 
 def shift(x: Tensor, to: Tensor) -> Tensor:
-    """Fields (n, …, height, width), each moved around the torus by its own shares (n, 2) of the two sides."""
+    """Fields (n, …, height, width), each moved around the torus by its own part (n, 2) of the two sides."""
     fields = x.flatten(1, -3)
     number = torch.arange(len(x), device=x.device).reshape(-1, 1, 1, 1)
     layer = torch.arange(fields.shape[1], device=x.device).reshape(1, -1, 1, 1)
-    down, right = (_around(side, share) for side, share in zip(x.shape[-2:], to.unbind(1), strict=True))
+    down, right = (_around(side, part) for side, part in zip(x.shape[-2:], to.unbind(1), strict=True))
     return fields[number, layer, down[:, None, :, None], right[:, None, None, :]].reshape(x.shape)
 
 
-def _around(side: int, share: Tensor) -> Tensor:
+def _around(side: int, part: Tensor) -> Tensor:
     """Which pixel comes to each place of a side, (n, side)."""
-    places = torch.arange(side, device=share.device)
-    return (places - (share * side).long()[:, None]) % side
+    places = torch.arange(side, device=part.device)
+    return (places - (part * side).long()[:, None]) % side
 
 
-# -- independent jobs, several at a time, in processes of one thread each --------------------------------------------
+# -- networks ----------------------------------------------------------------------------------------------------------
 
 
-def run_all(jobs: Sequence[Callable[[], Any]], *, workers: int, progress: str = "fits") -> None:
-    """Run jobs that leave their results on disk, `workers` at a time; the first error ends them all.
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initial weights made here depend on the seed alone, and leave torch's own random numbers as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
-    Small networks run fastest on one thread, so that several processes share the cores best. However this one ends, the
-    others end with it.
+
+def fit_epochs(
+    data: Trajectories, network: nn.Module, objective: str, *, transitions: int, config: Any, out: Path
+) -> Flow:
+    """A flow trained for `config.epochs` passes over so many transitions; read from the folder if it is there."""
+    steps = math.ceil(config.epochs * transitions / config.training.batch)
+    training = replace(config.training, steps=steps, seed=config.seed)
+    return fit(data, network, objective, config=training, out=out, progress=False)
+
+
+def network_of(flow: Flow) -> Normalised:
+    """The trained network of a flow, in its units."""
+    assert isinstance(flow.velocity, Fitted) and isinstance(flow.velocity.network, Normalised)
+    return flow.velocity.network
+
+
+# -- independent jobs, in processes of one thread each ----------------------------------------------------------------
+
+
+def run_all(
+    jobs: Sequence[Callable[[], Any]], *, workers: int, accelerator: str = "cpu", progress: str = "fits"
+) -> None:
+    """Run jobs that leave their results on disk, `workers` at a time; one at a time if they share an accelerator.
+
+    Small networks run fastest on one thread, so several processes use the cores best. The first error ends them all,
+    and however this process ends, the others end with it.
     """
-    if workers == 1:
+    if workers == 1 or pick(accelerator).type != "cpu":
         for job in tqdm(jobs, desc=progress, unit="fit"):
             job()
         return
@@ -173,8 +233,8 @@ def _quiet(job: Callable[[], Any]) -> None:
 
 
 class Roll(NamedTuple):
-    """A way to go on: `frames(history, times)` gives states (n, time, *state) at `times`, the first of which is that
-    of the last of `history` (n, past, *state); at how many `evaluations` a frame, and whether by chance."""
+    """A forecaster: `frames(history, times)` gives states (n, time, *state) at `times`, the first of which is that of
+    the last of `history` (n, past, *state); with so many network `evaluations` a frame; `random` if it is a sampler."""
 
     frames: Callable[[Tensor, Tensor], Tensor]
     evaluations: float
@@ -182,7 +242,7 @@ class Roll(NamedTuple):
 
 
 class Rollouts:
-    """Films (start, before + frame, *state) of test paths; `fields` are all the test fields, for their statistics.
+    """Clips (start, before + frame, *state) of test paths; `fields` are all the test fields, for their statistics.
 
     `config` says how many `starts`, `every` so much time along the paths, over which `horizon`.
     """
@@ -201,62 +261,62 @@ class Rollouts:
                 f"{self.horizon} after it. Simulate a longer `duration`, or ask for a shorter `horizon`."
             )
         chosen = [places[i * len(places) // config.starts] for i in range(min(config.starts, len(places)))]
-        self.films = torch.stack([test.states[p, k - self.before : k + self.horizon + 1] for p, k in chosen])
+        self.clips = torch.stack([test.states[p, k - self.before : k + self.horizon + 1] for p, k in chosen])
 
     @property
     def history(self) -> Tensor:
-        return self.films[:, : self.before + 1]
+        return self.clips[:, : self.before + 1]
 
     @property
     def truth(self) -> Tensor:
         """From the start on, (start, frame, *state)."""
-        return self.films[:, self.before :]
+        return self.clips[:, self.before :]
 
     def times(self, frames: int) -> Tensor:
         return torch.arange(frames + 1, dtype=torch.float64) * self.step
 
-    def judge(self, roll: Roll) -> dict[str, Any]:
+    def score(self, roll: Roll) -> dict[str, Any]:
         """All measures of a method, those against lead time from the first generated frame on.
 
         The spectrum of the generated fields is compared with that of all test fields, at each lead and by shell at the
-        last; the long rollout is judged by its size and its last fields' spectrum.
+        last; the long rollout is scored by its RMS amplitude and its last fields' spectrum.
         """
         few, times = self.config.few, self.times(self.horizon)
         began = time.perf_counter()
-        made = roll.frames(self.history, times)
+        forecast = roll.frames(self.history, times)
         seconds = time.perf_counter() - began
         drawn = [roll.frames(self.history[:few], times) for _ in range(self.config.members)] if roll.random else []
         return {
             "lead": times[1:].tolist(),
-            "relative_mse": relative_mse(made, self.truth)[1:].tolist(),
-            **self._statistics(made[:, 1:]),
+            "relative_mse": relative_mse(forecast, self.truth)[1:].tolist(),
+            **self._statistics(forecast[:, 1:]),
             "long": self._long(roll.frames(self.history[:few], self.times(self.config.frames))),
             "ensemble": self._ensemble(torch.stack(drawn)) if drawn else None,
-            "absolute_error": (made - self.truth)[:few].abs().mean((0, 2, 3, 4))[1:].tolist(),
+            "absolute_error": (forecast - self.truth)[:few].abs().mean((0, 2, 3, 4))[1:].tolist(),
             "evaluations": roll.evaluations,
-            "milliseconds": 1000 * seconds / (len(made) * self.horizon),
+            "milliseconds": 1000 * seconds / (len(forecast) * self.horizon),
         }
 
-    def judge_truth(self) -> dict[str, Any]:
-        """The same statistics of the true films: what is left of them is the noise of so few samples."""
+    def score_truth(self) -> dict[str, Any]:
+        """The same statistics of the true clips: not 0, as there are only so few of them."""
         return {"lead": self.times(self.horizon)[1:].tolist(), **self._statistics(self.truth[:, 1:])}
 
-    def _statistics(self, made: Tensor) -> dict[str, Any]:
-        """Size, spectrum and values of fields (start, frame, 1, n, n), against all test fields."""
-        shells = log_spectral_error(made, self.fields)[:, 0]
+    def _statistics(self, forecast: Tensor) -> dict[str, Any]:
+        """RMS amplitude, spectrum and values of fields (start, frame, 1, n, n), against all test fields."""
+        shells = log_spectral_error(forecast, self.fields)[:, 0]
         return {
-            "rms_ratio": stability(made, self.fields[:, None]).ratio.tolist(),
+            "rms_ratio": stability(forecast, self.fields[:, None]).ratio.tolist(),
             "log_spectral_error": shells.square().mean(-1).sqrt().tolist(),
             "shell_error": shells[-1].tolist(),
-            "spectrum": enstrophy_spectrum(made[:, -1]).mean.mean((0, 1)).tolist(),
-            "histogram_distance": histogram_distance(made[:, -1], self.fields),
+            "spectrum": enstrophy_spectrum(forecast[:, -1]).mean.mean((0, 1)).tolist(),
+            "histogram_distance": histogram_distance(forecast[:, -1], self.fields),
         }
 
-    def _long(self, made: Tensor) -> dict[str, Any]:
-        found, quarter = stability(made[:, 1:], self.fields[:, None]), max(1, made.shape[1] // 4)
-        last = made[:, -quarter:].flatten(0, 1)
+    def _long(self, forecast: Tensor) -> dict[str, Any]:
+        found, quarter = stability(forecast[:, 1:], self.fields[:, None]), max(1, forecast.shape[1] // 4)
+        last = forecast[:, -quarter:].flatten(0, 1)
         return {
-            "frames": made.shape[1] - 1,
+            "frames": forecast.shape[1] - 1,
             "stable": found.stable,
             "rms_ratio": found.ratio.tolist(),
             "log_spectral_error": float(log_spectral_error(last, self.fields).square().mean().sqrt()),

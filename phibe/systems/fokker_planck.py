@@ -4,26 +4,27 @@ Finite volumes on a box with reflecting walls. The flux through a face, J = wρ 
 is that of Scharfetter and Gummel: exact for constant w and D, second order, and it keeps ρ positive. Where there is no
 noise (D = 0) it becomes the upwind flux, of first order; `flux="central"` stays of second order there, but promises
 no positivity. In time TR-BDF2: second order, L-stable. Assumed: Σ diagonal, one or two dimensions (more would fit the
-code, not the memory), and a box that holds all but a negligible part of the law."""
+code, not the memory), and a box that holds all but a negligible part of the mass. Read next: `phibe/objectives.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
-from scipy.sparse.linalg import splu
 from torch import Tensor
 
-from phibe.systems.sde import SDE, Distribution, matrix_divergence
+from phibe.systems.sde import SDE, Diffusion, Distribution, matrix_divergence
 
-# -- lattice ---------------------------------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
+
+# -- interpolation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,8 @@ class Lattice:
         total = torch.zeros((), dtype=self.values.dtype)
         for corner in product((0, 1), repeat=len(self.axes)):
             weight = torch.ones((), dtype=self.values.dtype)
-            for side, (_, share) in zip(corner, places, strict=True):
-                weight = weight * (share if side else 1 - share)
+            for side, (_, fraction) in zip(corner, places, strict=True):
+                weight = weight * (fraction if side else 1 - fraction)
             index = tuple(left + side for side, (left, _) in zip(corner, places, strict=True))
             total = total + weight.reshape(shape) * self.values[index]
         return total.to(points.dtype)
@@ -56,22 +57,18 @@ def _place(axis: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return left, ((x - axis[left]) / (axis[left + 1] - axis[left])).clamp(0, 1)
 
 
-# -- the fokker–planck equation on a grid ----------------------------------------------------------------------------
+# -- the solution ------------------------------------------------------------------------------------------------------
 
 
 FLUXES = ("exponential", "central")
 FLOOR = 1e-14  # of the peak: below it the density is rounding, and its logarithm is held fixed
 
-
-class Coefficients(Protocol):
-    """dX = b(X)dt + σ(X)dB, by b and Σ = σσᵀ."""
-
-    def drift(self, x: Tensor, t: Any = 0.0) -> Tensor: ...
-    def diffusion(self, x: Tensor) -> Tensor: ...
+Solve = Callable[[float, np.ndarray], np.ndarray]
+"""ρ of (I − hA)ρ = right, by h and right."""
 
 
 @dataclass(frozen=True, eq=False)
-class GridLaw:
+class GridSolution:
     """ρ_t and v on a grid: `axes` of cell centres, `densities` (time, *cells), `velocities` (time, *cells, d).
 
     `density` and `velocity` interpolate linearly in x and t; beyond the outermost centres they are held fixed.
@@ -95,7 +92,7 @@ class GridLaw:
 
 
 def solve_fokker_planck(
-    system: Coefficients,
+    system: Diffusion,
     times: Any,
     *,
     low: float | Sequence[float],
@@ -104,7 +101,7 @@ def solve_fokker_planck(
     step: float | None = None,
     start: Distribution | None = None,
     flux: str = "exponential",
-) -> GridLaw:
+) -> GridSolution:
     """ρ_t on the box [low, high] at `times`, from `start` at t = 0 (default: the system's own).
 
     ∂ρ/∂t = −∇·(bρ) + ½ Σᵢⱼ ∂ᵢ∂ⱼ(Σᵢⱼρ)   [paper: Fokker–Planck equation]. Error O(cell² + step²); a time step is at
@@ -112,12 +109,14 @@ def solve_fokker_planck(
     """
     times = torch.as_tensor(times, dtype=torch.float64)
     if times.ndim != 1 or len(times) < 2 or float(times[0]) < 0 or not (times.diff() > 0).all():
-        raise ValueError("`times` must be two or more increasing values, none negative: `start` is the law at t = 0.")
+        raise ValueError(
+            "`times` must be two or more increasing values, none negative: `start` is the distribution at t = 0."
+        )
     if flux not in FLUXES:
         raise ValueError(f"`flux` must be one of {', '.join(FLUXES)}; got {flux!r}.")
     start = start or getattr(system, "start", None)
     if start is None:
-        raise ValueError("This system has no law to start from: pass `start`, e.g. `start=ou.marginal(0.0)`.")
+        raise ValueError("This system has no start distribution: pass `start`, e.g. `start=ou.marginal(0.0)`.")
     grid = _grid(start.sample(1, generator=torch.Generator()).shape[1], low, high, cells)
     log_start = start.log_density(grid.points).numpy()
     mass = float(np.exp(log_start).sum() * math.prod(grid.spacing))
@@ -135,7 +134,7 @@ def solve_fokker_planck(
     velocities = np.stack([w - spread * _gradient(log, grid) for log in logs])
     parts = (torch.from_numpy(part) for part in (np.stack(densities), velocities))
     rho, v = (part.reshape(len(times), *grid.shape, *part.shape[2:]) for part in parts)
-    return GridLaw(grid.axes, times, rho, v)
+    return GridSolution(grid.axes, times, rho, v)
 
 
 # -- the grid ------------------------------------------------------------------------------------------------------
@@ -166,7 +165,7 @@ def _with_time(x: Tensor, t: Tensor | float) -> Tensor:
     return torch.cat([torch.as_tensor(t, dtype=x.dtype).expand(len(x))[:, None], x], dim=1)
 
 
-def _transport(system: Coefficients, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _transport(system: Diffusion, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """w = b − ½∇·Σ and the diagonal of D = ½Σ at points x: two arrays (n, d)."""
     sigma = system.diffusion(x)
     diagonal = sigma.diagonal(dim1=1, dim2=2)
@@ -187,8 +186,10 @@ def _gradient(log: np.ndarray, grid: _Grid) -> np.ndarray:
 # -- space and time ------------------------------------------------------------------------------------------------
 
 
-def _generator(system: Coefficients, grid: _Grid, flux: str) -> scipy.sparse.csc_array:
+def _generator(system: Diffusion, grid: _Grid, flux: str) -> csc_array:
     """A of dρ/dt = Aρ. Its columns sum to zero; off the diagonal it is not negative (for exponential fluxes)."""
+    from scipy.sparse import coo_array
+
     index = np.arange(len(grid.points)).reshape(grid.shape)
     rows, columns, entries = [], [], []
     for axis, width in enumerate(grid.spacing):
@@ -200,7 +201,7 @@ def _generator(system: Coefficients, grid: _Grid, flux: str) -> scipy.sparse.csc
         columns += [left, right, left, right]
         entries += [-out, back, out, -back]
     place = (np.concatenate(rows), np.concatenate(columns))
-    return scipy.sparse.coo_array((np.concatenate(entries), place), shape=(index.size, index.size)).tocsc()
+    return coo_array((np.concatenate(entries), place), shape=(index.size, index.size)).tocsc()
 
 
 def _rates(w: np.ndarray, conductance: np.ndarray, flux: str) -> tuple[np.ndarray, np.ndarray]:
@@ -218,21 +219,14 @@ def _rates(w: np.ndarray, conductance: np.ndarray, flux: str) -> tuple[np.ndarra
 
 
 def _evolve(
-    generator: scipy.sparse.csc_array, density: np.ndarray, times: Tensor, *, step: float, positive: bool
+    generator: csc_array, density: np.ndarray, times: Tensor, *, step: float, positive: bool
 ) -> list[np.ndarray]:
     """Densities at `times` by TR-BDF2 from t = 0.
 
     If they must stay `positive`, a step that would make ρ negative somewhere (in the far tails of a narrow start) is
     taken as sixteen of backward Euler, which keep it positive whatever their length.
     """
-    factors: dict[float, Any] = {}
-
-    def solve(h: float, right: np.ndarray) -> np.ndarray:
-        """ρ of (I − hA)ρ = right; both stages of TR-BDF2 share one such matrix."""
-        if h not in factors:
-            factors[h] = splu((scipy.sparse.eye_array(len(density), format="csc") - h * generator).tocsc())
-        return factors[h].solve(right)
-
+    solve = _resolvent(generator)
     found, now = [], 0.0
     for t in times.tolist():
         count = math.ceil((t - now) / step - 1e-9)
@@ -251,7 +245,17 @@ def _evolve(
     return found
 
 
-def _tr_bdf2(generator: scipy.sparse.csc_array, solve: Callable, density: np.ndarray, h: float) -> np.ndarray:
+def _resolvent(generator: csc_array) -> Solve:
+    """ρ of (I − hA)ρ = right, by h and right; the factors of each matrix are kept, as both stages of a step use one."""
+    from scipy.sparse import eye_array
+    from scipy.sparse.linalg import splu
+
+    unit = eye_array(generator.shape[0], format="csc")
+    factors = lru_cache(maxsize=None)(lambda h: splu((unit - h * generator).tocsc()))
+    return lambda h, right: factors(h).solve(right)
+
+
+def _tr_bdf2(generator: csc_array, solve: Solve, density: np.ndarray, h: float) -> np.ndarray:
     """One step: the trapezoidal rule to t + γh, γ = 2 − √2, then the second-order backward formula to t + h."""
     gamma = 2 - math.sqrt(2)
     middle = solve(gamma / 2 * h, density + gamma / 2 * h * (generator @ density))

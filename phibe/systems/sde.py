@@ -1,4 +1,8 @@
-"""Probability laws that can be sampled and whose log-density is known: where a process starts, where it settles."""
+"""Stochastic differential equations with known answers: simulation, velocities, and the example systems.
+
+An `SDE` knows its drift, its noise and, where there is a closed form, its stationary distribution, and with it the
+probability velocity   [paper: Itô SDE, probability velocity]. Read next: `fokker_planck.py`, for marginals without one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from torch.func import grad, jacrev, vmap
 from phibe.systems.ou import Gaussian
 from phibe.trajectories import Trajectories
 
-# -- probability laws that can be sampled and whose log-density is known ---------------------------------------------
+# -- distributions with a log-density and samples ------------------------------------------------------------------
 
 
 Potential = Callable[[Tensor], Tensor]
@@ -22,15 +26,15 @@ Potential = Callable[[Tensor], Tensor]
 
 
 class Distribution(Protocol):
-    """What `Law` and `Gaussian` share."""
+    """Where a process starts, or what it converges to: `Gaussian`, `ExplicitDistribution`."""
 
     def log_density(self, x: Tensor) -> Tensor: ...
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
-    """A law given by log ρ, (n, d) → (n,), and by what draws n states (n, d) with a generator."""
+class ExplicitDistribution:
+    """A distribution given by log ρ, (n, d) → (n,), and by what draws n states (n, d) with a generator."""
 
     log_density: Callable[[Tensor], Tensor]
     draw: Callable[[int, torch.Generator], Tensor]
@@ -39,8 +43,8 @@ class Law:
         return self.draw(n, generator)
 
 
-def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -> Law:
-    """The law ρ(x) = Π e^{−Uᵢ(xᵢ)}/Zᵢ of independent coordinates, one potential each.
+def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -> ExplicitDistribution:
+    """The distribution ρ(x) = Π e^{−Uᵢ(xᵢ)}/Zᵢ of independent coordinates, one potential each.
 
     Zᵢ is the trapezoidal sum on [−width, width] (spectrally accurate for a smooth density that vanishes at the ends);
     samples are drawn by the inverse of the distribution function, linear between the nodes: O(width²/nodes²) error.
@@ -60,10 +64,17 @@ def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -
         low, high = cumulative.gather(1, right - 1), cumulative.gather(1, right)
         return torch.lerp(grid[right - 1], grid[right], (level - low) / (high - low)).mT.contiguous()
 
-    return Law(log_density, draw)
+    return ExplicitDistribution(log_density, draw)
 
 
-# -- sde -------------------------------------------------------------------------------------------------------------
+# -- the SDE -----------------------------------------------------------------------------------------------------------
+
+
+class Diffusion(Protocol):
+    """dX = b(X)dt + σ(X)dB, by b and Σ = σσᵀ: `SDE`, `OU`, or a system of one's own."""
+
+    def drift(self, x: Tensor, t: Any = 0.0) -> Tensor: ...
+    def diffusion(self, x: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +82,7 @@ class SDE:
     """dX = b(X)dt + σ(X)dB, Itô, X₀ ~ `start`   [paper: Itô SDE]; points are x (n, d), everything in float64.
 
     `b` maps (n, d) → (n, d). `sigma` is a matrix (d, r), or a function (n, d) → (n, d, r) when the noise depends on the
-    state; it may be degenerate. `stationary` is the law at which the process rests, where it is known. `substep` is the
+    state; it may be degenerate. `stationary` is the stationary distribution, where it is known. `substep` is the
     default time step of the simulation.
     """
 
@@ -81,9 +92,9 @@ class SDE:
     stationary: Distribution | None = None
     substep: float = 0.005
 
-    def at_rest(self) -> SDE:
-        """The same process, started from its stationary law."""
-        return replace(self, start=self._resting(math.inf))
+    def from_stationary(self) -> SDE:
+        """The same process, started from its stationary distribution."""
+        return replace(self, start=self._known(math.inf))
 
     def drift(self, x: Tensor, t: Any = 0.0) -> Tensor:
         return self.b(x)
@@ -133,7 +144,7 @@ class SDE:
             x = heun_milstein(self, x, h, torch.randn(len(x), r, dtype=x.dtype, generator=generator) * h.sqrt())
         return x
 
-    # -- answers ---------------------------------------------------------------------------------------------------
+    # -- exact answers -------------------------------------------------------------------------------------------------
 
     def current(self, x: Tensor, score: Tensor) -> Tensor:
         """v = b − ½Σ∇log ρ − ½∇·Σ for the density with that score   [paper: probability velocity]; (n, d)."""
@@ -141,25 +152,27 @@ class SDE:
         return v if isinstance(self.sigma, Tensor) else v - 0.5 * matrix_divergence(self.diffusion, x)
 
     def log_density(self, x: Tensor, t: Any = math.inf) -> Tensor:
-        """log ρ_t where the law rests: at every t if the process starts there, else in the limit t = ∞ alone; (n,)."""
-        return self._resting(t).log_density(x)
+        """Stationary log ρ, (n,): at every t if the process starts from it, else in the limit t = ∞ alone."""
+        return self._known(t).log_density(x)
 
     def score(self, x: Tensor, t: Any = math.inf) -> Tensor:
-        """∇log ρ_t where the law rests; (n, d)."""
-        law = self._resting(t)
-        return vmap(grad(lambda point: law.log_density(point[None])[0]))(x)
+        """∇log ρ of the stationary distribution; (n, d)."""
+        stationary = self._known(t)
+        return vmap(grad(lambda point: stationary.log_density(point[None])[0]))(x)
 
     def velocity(self, x: Tensor, t: Any = math.inf) -> Tensor:
-        """Probability velocity where the law rests; (n, d). For a law that moves: `solve_fokker_planck`."""
+        """Stationary probability velocity; (n, d). For marginals that change: `solve_fokker_planck`."""
         return self.current(x, self.score(x, t))
 
-    def _resting(self, t: Any) -> Distribution:
+    def _known(self, t: Any) -> Distribution:
         if self.stationary is None:
-            raise ValueError("The stationary law of this system is not known. Use `solve_fokker_planck` on a grid?")
+            raise ValueError(
+                "The stationary distribution of this system is not known. Use `solve_fokker_planck` on a grid?"
+            )
         if self.start is not self.stationary and bool((torch.as_tensor(t) < math.inf).any()):
             raise ValueError(
-                "The law of this process is still moving at a finite t, and only its limit is known in closed form. "
-                "Pass t = math.inf for the limit, take `.at_rest()`, or use `solve_fokker_planck`."
+                "The marginals of this process change with t, and only their limit is known in closed form. "
+                "Pass t = math.inf for the limit, take `.from_stationary()`, or use `solve_fokker_planck`."
             )
         return self.stationary
 
@@ -194,13 +207,13 @@ def matrix_divergence(matrix: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 def _bounded(states: Tensor, substep: float) -> Tensor:
     if not torch.isfinite(states).all():
         raise ValueError(
-            f"The simulation ran away with substeps of {substep:g}. Is the drift confining? Then take a smaller "
+            f"The simulation diverged with substeps of {substep:g}. Is the drift confining? Then take a smaller "
             "`substep`: an explicit step must be short beside 1/|∇b| wherever a path may go."
         )
     return states
 
 
-# -- nonlinear worlds ------------------------------------------------------------------------------------------------
+# -- the example systems ---------------------------------------------------------------------------------------------
 
 
 def quartic(x: Tensor) -> Tensor:
@@ -214,35 +227,35 @@ def quartic_slope(x: Tensor) -> Tensor:
 
 
 def double_well(*, temperature: float = 0.5, start: Distribution | None = None) -> SDE:
-    """dX = −U′(X)dt + √(2T) dB, U = (x² − 1)², T = ½, from N(−½, 0.3²): the law splits, then crosses the barrier.
+    """dX = −U′(X)dt + √(2T) dB, U = (x² − 1)², T = ½, from N(−½, 0.3²): the marginal splits, then crosses the barrier.
 
     Stationary density e^{−U/T}/Z, where v = 0 (detailed balance). The marginals on the way are not known in closed
     form; `solve_fokker_planck` gives them.
     """
     start = start or Gaussian(_real([-0.5]), _real([[0.09]]))
-    rest = boltzmann(lambda x: quartic(x) / temperature)
-    return SDE(lambda x: -quartic_slope(x), math.sqrt(2 * temperature) * _real([[1.0]]), start, rest)
+    stationary = boltzmann(lambda x: quartic(x) / temperature)
+    return SDE(lambda x: -quartic_slope(x), math.sqrt(2 * temperature) * _real([[1.0]]), start, stationary)
 
 
 def rotating_well(*, start: Distribution | None = None) -> SDE:
     """dX = (−∇U + J∇U)dt + √2 dB, U = (x² − 1)² + y²/2, J = [[0, −1], [1, 0]], T = 1: not in detailed balance.
 
-    J∇U is free of divergence and runs along the level lines of U, so the density e^{−U}/Z stays, and there v = J∇U.
-    Starts at rest unless told otherwise.
+    J∇U is free of divergence and runs along the level lines of U, so the density e^{−U}/Z is stationary, with v = J∇U.
+    Starts from it by default.
     """
 
     def drift(x: Tensor) -> Tensor:
         gx, gy = quartic_slope(x[..., 0]), x[..., 1]
         return torch.stack([-gx - gy, -gy + gx], dim=-1)
 
-    rest = boltzmann(quartic, lambda y: y * y / 2)
-    return SDE(drift, math.sqrt(2.0) * torch.eye(2, dtype=torch.float64), start or rest, rest)
+    stationary = boltzmann(quartic, lambda y: y * y / 2)
+    return SDE(drift, math.sqrt(2.0) * torch.eye(2, dtype=torch.float64), start or stationary, stationary)
 
 
 def multiplicative(*, start: Distribution | None = None) -> SDE:
     """dX = (−X + JX)dt + √(2D) dB with D = a + b|X|², a = ¾, b = ⅛, J = [[0, −1], [1, 0]]: noise grows with the state.
 
-    The stationary density ∝ (a + b|x|²)^{−1−1/(2b)} is a Student law of two coordinates with 8 degrees of freedom
+    The stationary density ∝ (a + b|x|²)^{−1−1/(2b)} is a Student distribution with 8 degrees of freedom
     (E|X|² = 2, E|X|⁴ = 12); there v = JX, a rotation. Without ½∇·Σ = 2bX the flow would spiral outwards as e^{t/4}.
     At any time E X turns and decays, d E X/dt = (−1 + J)E X, and d E|X|²/dt = −(2 − 4b)E|X|² + 4a.
     The noise does not commute, so that paths converge with order ½ only; expectations with order 1.
@@ -263,31 +276,31 @@ def multiplicative(*, start: Distribution | None = None) -> SDE:
         radius = (a / b * torch.expm1(-torch.log1p(-level) / k)).sqrt()
         return radius[:, None] * torch.stack([(2 * math.pi * turn).cos(), (2 * math.pi * turn).sin()], dim=1)
 
-    rest = Law(lambda x: constant - (1 + k) * (spread(x) / a).log(), draw)
+    stationary = ExplicitDistribution(lambda x: constant - (1 + k) * (spread(x) / a).log(), draw)
     eye = torch.eye(2, dtype=torch.float64)
-    return SDE(drift, lambda x: (2 * spread(x)).sqrt()[..., None, None] * eye, start or rest, rest)
+    return SDE(drift, lambda x: (2 * spread(x)).sqrt()[..., None, None] * eye, start or stationary, stationary)
 
 
 def langevin(*, temperature: float = 1.0, friction: float = 1.0, start: Distribution | None = None) -> SDE:
     """dq = p dt, dp = (−U′(q) − γp)dt + √(2γT) dB, U = (q² − 1)², T = γ = 1: noise in the velocity alone.
 
     Σ has rank 1. Stationary density e^{−H/T}/Z with H = U + p²/2, where friction and noise balance and v = (p, −U′(q))
-    is Hamilton's flow. Starts at rest unless told otherwise.
+    is Hamilton's flow. Starts from the stationary distribution by default.
     """
 
     def drift(x: Tensor) -> Tensor:
         q, p = x[..., 0], x[..., 1]
         return torch.stack([p, -quartic_slope(q) - friction * p], dim=-1)
 
-    rest = boltzmann(lambda q: quartic(q) / temperature, lambda p: p * p / (2 * temperature))
-    return SDE(drift, _real([[0.0], [math.sqrt(2 * friction * temperature)]]), start or rest, rest)
+    stationary = boltzmann(lambda q: quartic(q) / temperature, lambda p: p * p / (2 * temperature))
+    return SDE(drift, _real([[0.0], [math.sqrt(2 * friction * temperature)]]), start or stationary, stationary)
 
 
 def lorenz(*, noise: float = 2.0, start: Distribution | None = None) -> SDE:
     """dx = 10(y − x)dt, dy = (28x − y − xz)dt, dz = (xy − 8z/3)dt, each with noise σ dB, σ = 2: stochastic Lorenz.
 
-    From N((0, 0, 25), 2²I), between the two wings, over which the law then spreads. Neither its stationary law nor the
-    way there is known in closed form; within about a time unit the flow forgets the details of where it came from.
+    From N((0, 0, 25), 2²I), between the two wings, over which the paths then spread. No closed form of its marginals is
+    known; within about a time unit the flow forgets the details of where it came from.
     """
 
     def drift(state: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""The stochastic double pendulum: simulated, rendered, measured; from its states and from its images."""
+"""The stochastic double pendulum: simulated, rendered, measured; flows of its states and of its images."""

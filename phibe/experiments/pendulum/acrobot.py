@@ -1,4 +1,7 @@
-"""The Acrobot: a double pendulum of two rigid links, its angular accelerations shaken by white noise."""
+"""The stochastic Acrobot: a double pendulum of two rigid links with white noise in its angular accelerations.
+
+The system of the paper's pendulum experiments   [paper: stochastic Acrobot]. Read next: `states.py`.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ class Acrobot:
         """b(x) = (θ̇₁, θ̇₂, f₁, f₂), the equations of motion M(θ₂) θ̈ = −(c₁ + ∂V/∂θ₁, c₂ + ∂V/∂θ₂); (..., 4)."""
         theta1, theta2, w1, w2 = x.unbind(-1)
         d1, d2, d3 = self.inertia(theta2)
-        swing, sine = self.m2 * self.lc2 * self.g * torch.sin(theta1 + theta2), torch.sin(theta2)
-        pull = (self.m1 * self.lc1 + self.m2 * self.l1) * self.g * torch.sin(theta1) + swing
+        weight, sine = self.m2 * self.lc2 * self.g * torch.sin(theta1 + theta2), torch.sin(theta2)
+        pull = (self.m1 * self.lc1 + self.m2 * self.l1) * self.g * torch.sin(theta1) + weight
         reach = self.m2 * self.l1 * self.lc2 * sine
         force1 = reach * w2 * (w2 + 2 * w1) - pull
-        force2 = -reach * w1 * w1 - swing
+        force2 = -reach * w1 * w1 - weight
         determinant = d1 * d3 - d2 * d2
         f1 = (d3 * force1 - d2 * force2) / determinant
         f2 = (d1 * force2 - d2 * force1) / determinant
@@ -67,9 +70,9 @@ class Acrobot:
     def step(self, x: Tensor, h: float, noise: tuple[Tensor, Tensor]) -> Tensor:
         """One step: strong order 1.5, and the classical fourth-order Runge–Kutta step when σ = 0.
 
-        `noise` is ΔB and ∫(B − B₀)ds over the step, (..., 2) each. The two middle stages look where the noise has taken
-        the state on average, J = (3/2h) S∫(B − B₀)ds, which fulfils the order conditions of [Rößler 2010] for additive
-        noise: Σαᵢβᵢ = 1 and Σαᵢβᵢ² = 3/2 with α = (1, 2, 2, 1)/6 and β = (0, 3/2, 3/2, 0).
+        `noise` is ΔB and ∫(B − B₀)ds over the step, (..., 2) each. The two middle stages look where the noise has
+        moved the state on average, J = (3/2h) S∫(B − B₀)ds, which fulfils the order conditions of [Rößler 2010] for
+        additive noise: Σαᵢβᵢ = 1 and Σαᵢβᵢ² = 3/2 with α = (1, 2, 2, 1)/6 and β = (0, 3/2, 3/2, 0).
         """
         scale = self._noise(x)[2:]
         ahead, jump = (torch.cat([torch.zeros_like(part), scale * part], dim=-1) for part in noise)
@@ -92,8 +95,8 @@ class Acrobot:
     ) -> Trajectories:
         """All paths at once at `times` (default: the paper's 240 frames), `substeps` equal steps between two of them.
 
-        They begin at `start` (n, 4), or at so many draws of the paper's law. Four substeps a frame leave an error far
-        below what the noise does; without noise the energy is then kept to 1e-6 of its range over eight seconds.
+        They begin at `start` (n, 4), or at so many draws of the paper's distribution. Four substeps a frame leave an
+        error far below what the noise does; without noise, the energy changes by 1e-6 of its range in eight seconds.
         """
         generator = generator or torch.Generator().manual_seed(seed)
         times = frame_times() if times is None else torch.as_tensor(times, dtype=torch.float64)
@@ -126,7 +129,7 @@ class Acrobot:
         return 0.5 * (d1 * w1 * w1 + d3 * w2 * w2) + d2 * w1 * w2 + potential
 
     def heating(self, x: Tensor) -> Tensor:
-        """d E[energy]/dt = E[½(σ₁² d₁(θ₂) + σ₂² d₃)], by Itô's formula: what stands in the mean; (..., 4) → (...)."""
+        """d E[energy]/dt = E[½(σ₁² d₁(θ₂) + σ₂² d₃)], by Itô's formula: the mean energy gained; (..., 4) → (...)."""
         d1, _, d3 = self.inertia(x[..., 1])
         return 0.5 * (self.sigma1**2 * d1 + self.sigma2**2 * d3)
 

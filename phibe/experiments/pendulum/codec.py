@@ -1,4 +1,8 @@
-"""Training a codec: first the encoder, for distances, then with it fixed the decoder, for pictures."""
+"""The distance-preserving codec of the pendulum: networks, losses, training   [paper: geometry-preserving encoder].
+
+First the encoder is trained to preserve distances, then, with it fixed, the decoder to reconstruct. Read next:
+`rendering.py`, which draws the frames and reads poses back, and `images.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 from tqdm.auto import tqdm
 
+from phibe.experiments.training import seeded
 from phibe.training.devices import pick
 from phibe.training.runs import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
 from phibe.training.sampling import seed_of
@@ -29,8 +34,8 @@ class GeometryCodec(nn.Module):
     """Frames (n, 1, 32, 32) in [0, 1] ↔ latents (n, 3), both networks as in the paper's table   [paper: T_φ, S_ψ].
 
     The table leaves open the kernels (4 × 4, stride 2, where the size changes, 3 × 3 elsewhere), what stands between
-    the decoder's layers (leaky ReLU), and the range of grey. The encoder sees and keeps distances of grey from −1 to 1.
-    The decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod, and stay so.
+    the decoder's layers (leaky ReLU), and the range of grey. The encoder works with grey from −1 to 1.
+    The decoder's tanh gives 0 for black: were black −1, it would saturate there before it has found a rod.
     Batch normalisation and kinks are harmless here: no objective differentiates through the codec.
     """
 
@@ -47,13 +52,13 @@ class GeometryCodec(nn.Module):
 
     @torch.no_grad()
     def encode_paths(self, frames: Tensor, *, block: int = 500) -> Tensor:
-        """Latents of films: (path, time, 1, 32, 32) → (path, time, 3)."""
+        """Latents of clips: (path, time, 1, 32, 32) → (path, time, 3)."""
         flat = frames.flatten(0, 1)
         return torch.cat([self.encode(part) for part in flat.split(block)]).unflatten(0, frames.shape[:2])
 
     @torch.no_grad()
     def decode_paths(self, z: Tensor, *, block: int = 500) -> Tensor:
-        """Films of latents, of which the first three coordinates count: (path, time, ≥ 3) → (path, time, 1, 32, 32)."""
+        """Clips of latents, of which the first three coordinates count: (path, time, ≥ 3) → (path, time, 1, 32, 32)."""
         flat = z[..., :LATENT].flatten(0, 1).float()
         frames = torch.cat([self.decode(part) for part in flat.split(block)]).clamp(0, 1)
         return frames.unflatten(0, z.shape[:2])
@@ -111,8 +116,8 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Trajectories:
-    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of films' latents (path, time, d, …), from the second frame on: the
-    velocity follows along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
+    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of clips' latents (path, time, d, …), from the second frame on: the
+    velocity is appended along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
     gaps = times.diff(dim=-1).to(z.dtype)
     velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
     states = torch.cat([z[:, 1:], velocity], dim=2)
@@ -125,7 +130,7 @@ def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Tr
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """`draw(n, generator)`: n pairs of consecutive frames, (n, 1, 32, 32) each, in [0, 1]."""
 
-STAGES, WHERE = ("encoder", "decoder"), ("accelerator", "checkpoint_every")
+PARTS, WHERE = ("encoder", "decoder"), ("accelerator", "checkpoint_every")
 PIECE = 8
 
 
@@ -139,7 +144,7 @@ class CodecConfig:
         encoder_batch: pairs of frames in an encoder's batch.
         decoder_batch: pairs of frames in a decoder's batch.
         learning_rate: of both, at the start.
-        floor: the rate at the end of a cosine, as a share of the first; 1 keeps it constant.
+        floor: the rate at the end of a cosine, as a fraction of the first; 1 keeps it constant.
         smooth: weight of the distance between neighbouring frames' latents.
         noise: standard deviation of what is added to the decoder's latents.
         seed: of the weights and the batches.
@@ -163,10 +168,9 @@ class CodecConfig:
 def fit_codec(
     draw: Draw, config: CodecConfig | None = None, *, out: str | Path | None = None, progress: bool = True
 ) -> GeometryCodec:
-    """A codec trained on the pairs of frames that `draw` gives; in a folder `out` it goes on where it was killed."""
+    """A codec trained on the pairs of frames that `draw` gives; in a folder `out` a run that was stopped resumes."""
     config = config or CodecConfig()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         codec = GeometryCodec().to(device := pick(config.accelerator))
 
     def distances(x: Tensor, after: Tensor, generator: torch.Generator) -> Tensor:
@@ -174,7 +178,7 @@ def fit_codec(
         preserved = (distortion(z, 2 * x) + distortion(z_after, 2 * after)) / 2  # grey runs from −1 to 1 there
         return preserved + config.smooth * smoothness(z, z_after)
 
-    def pictures(x: Tensor, after: Tensor, generator: torch.Generator) -> Tensor:
+    def images(x: Tensor, after: Tensor, generator: torch.Generator) -> Tensor:
         both = torch.cat([x, after])
         with torch.no_grad():
             z = codec.encode(both)
@@ -182,53 +186,51 @@ def fit_codec(
         return reconstruction(both, codec.decode(z + noise))
 
     codec.train()
-    stage = Stage(draw, config, Path(out) if out else None, progress)
-    stage.descend(codec.encoder, distances, steps=config.encoder_steps, batch=config.encoder_batch, piece=None)
+    descent = Descent(draw, config, Path(out) if out else None, progress)
+    descent.run("encoder", codec.encoder, distances)
     codec.eval()
-    stage.descend(codec.decoder, pictures, steps=config.decoder_steps, batch=config.decoder_batch, piece=PIECE)
+    descent.run("decoder", codec.decoder, images, piece=PIECE)
     return codec.requires_grad_(False).cpu()
 
 
 @dataclass
-class Stage:
-    """What the two stages share: where frames come from, the schedule, and the files."""
+class Descent:
+    """What the training of encoder and decoder shares: where frames come from, the schedule, and the files."""
 
     draw: Draw
     config: CodecConfig
     folder: Path | None
     progress: bool
 
-    def descend(
-        self, network: nn.Module, loss: Callable[..., Tensor], *, steps: int, batch: int, piece: int | None
-    ) -> None:
-        """Adam on the loss, step after step; every random number is a function of the seed and the step.
+    def run(self, name: str, network: nn.Module, loss: Callable[..., Tensor], *, piece: int | None = None) -> None:
+        """Adam on the loss of the part of that name; every random number is a function of the seed and the step.
 
         A batch is worked through in pieces of so many pairs, for memory that stays in the cache.
         """
-        name = STAGES[piece is not None]
+        steps, batch = (getattr(self.config, f"{name}_{what}") for what in ("steps", "batch"))
         optimiser = Adam(network.parameters(), lr=self.config.learning_rate)
         first = self._open(network, optimiser, name)
         with tqdm(total=steps, initial=first, desc=name, unit="step", disable=not self.progress) as bar:
             for step in range(first, steps):
-                generator = torch.Generator().manual_seed(seed_of(self.config.seed, STAGES.index(name), step))
+                generator = torch.Generator().manual_seed(seed_of(self.config.seed, PARTS.index(name), step))
                 for group in optimiser.param_groups:
                     group["lr"] = self._rate(step / steps)
                 optimiser.zero_grad()
                 frames = (part.to(next(network.parameters()).device) for part in self.draw(batch, generator))
                 value = 0.0
                 for x, after in zip(*(part.split(piece or batch) for part in frames), strict=True):
-                    share = loss(x, after, generator) * (len(x) / batch)
-                    share.backward()
-                    value += float(share.detach())
+                    part_loss = loss(x, after, generator) * (len(x) / batch)
+                    part_loss.backward()
+                    value += float(part_loss.detach())
                 optimiser.step()
                 bar.update()
                 if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == steps:
                     bar.set_postfix(loss=value)
                     self._save(network, optimiser, name, step + 1)
 
-    def _rate(self, share: float) -> float:
+    def _rate(self, done: float) -> float:
         low = self.config.floor
-        return self.config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * share)))
+        return self.config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * done)))
 
     def _file(self, name: str) -> Path | None:
         return self.folder / f"{name}.safetensors" if self.folder else None
@@ -253,6 +255,6 @@ class Stage:
         return facts["step"]
 
     def _identity(self, name: str) -> dict[str, Any]:
-        """What makes two runs of a stage the same: the decoder's steps are nothing to the encoder."""
-        others = STAGES[1:] if name == STAGES[0] else ()
+        """What makes two runs of a part the same: the decoder's steps are nothing to the encoder."""
+        others = PARTS[1:] if name == PARTS[0] else ()
         return {k: value for k, value in asdict(self.config).items() if k not in WHERE and not k.startswith(others)}

@@ -1,9 +1,12 @@
-"""The stochastic double pendulum from its pictures: a geometry-preserving code, a flow of latents, decoded rollouts."""
+"""The stochastic double pendulum from its images: a distance-preserving codec, a flow of latents, decoded rollouts.
+
+Poses are read back from the decoded frames, so that errors are in degrees. Read next: `real.py`, a measured pendulum.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,20 @@ from tqdm.auto import tqdm
 from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times
 from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec, with_velocity
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
-from phibe.experiments.report import Report, committed, committed_weights, record
+from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
+from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
 class Config:
-    """`paths` films of `frames` pictures 1/30 s apart, `held_out` of them for the test; one codec; a flow of its
-    latents for each of `objectives`, `epochs` long; rollouts of `shown` test films over `horizon` frames, from each
+    """`paths` clips of `frames` frames 1/30 s apart, `held_out` of them for the test; one codec; a flow of its
+    latents for each of `objectives`, `epochs` long; rollouts of `shown` test clips over `horizon` frames, from each
     frame of `starts`."""
 
     paths: int = 1000
@@ -56,7 +59,7 @@ class Config:
     seed: int = 0
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(
         paths=10,
         frames=24,
@@ -82,53 +85,42 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Simulate, draw, train codec and flows (kept under `fits/`, from where they resume), roll out, read the poses."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "pendulum_images" / preset
-    return record("pendulum_images", preset, config, lambda: _measure(config, out / "fits"), out)
-
-
-def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Simulate, render, train codec and flows, roll out, read the poses."""
     train, test = observe(config)
     codec = fit_codec(draws(train), config.codec, out=fits / "codec")
     latents = encode(codec, train)
-    films = Films(codec, test, config)
+    clips = Clips(codec, test, config)
     results: dict[str, Any] = {
         **geometry(codec, test, config),
         "horizon": [k / RATE for k in range(config.horizon + 1)],
         "starts": list(config.starts),
-        "codec": films.judge(lambda start: codec.encode_paths(render(films.truth(start)))),
-        "persistence": films.judge(lambda start: films.latents(start)[:, :1].expand(-1, config.horizon + 1, -1)),
+        "codec": clips.score(lambda start: codec.encode_paths(render(clips.truth(start)))),
+        "persistence": clips.score(lambda start: clips.latents(start)[:, :1].expand(-1, config.horizon + 1, -1)),
         "flows": {},
     }
-    weights = {f"codec.{name}": _half(tensor) for name, tensor in codec.state_dict().items()}
+    weights = in_half("codec", codec.state_dict())
     for objective in tqdm(config.objectives, desc="flows", unit="fit"):
         flow = learn(latents, objective, config=config, fits=fits)
         for method in config.integrators:
-            rolled = films.judge(lambda start, flow=flow, method=method: films.rollout(flow, start, method))
+            rolled = clips.score(lambda start, flow=flow, method=method: clips.rollout(flow, start, method))
             results["flows"][f"{objective}, {method}"] = rolled
-        assert isinstance(flow.velocity, Fitted)
-        weights |= {f"{objective}.{k}": _half(v) for k, v in flow.velocity.network.state_dict().items()}
+        weights |= in_half(objective, network_of(flow).state_dict())
     return results, weights
-
-
-def _half(tensor: Tensor) -> Tensor:
-    return tensor.half() if tensor.is_floating_point() else tensor
 
 
 # -- data and fits -----------------------------------------------------------------------------------------------------
 
 
 def observe(config: Config) -> tuple[Trajectories, Trajectories]:
-    """Training and test paths; the pictures are drawn when they are needed, which is faster than keeping them."""
+    """Training and test paths; frames are rendered when they are needed, which is faster than storing them."""
     acrobot = Acrobot(config.sigma, config.sigma)
     data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
     return data.split(config.held_out, seed=config.seed)
 
 
 def draws(train: Trajectories) -> Any:
-    """`draw(n, generator)`: n pairs of consecutive pictures of the training paths."""
+    """`draw(n, generator)`: n pairs of consecutive frames of the training paths."""
 
     def draw(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         path = torch.randint(len(train), (n,), generator=generator)
@@ -146,28 +138,24 @@ def encode(codec: GeometryCodec, data: Trajectories) -> Trajectories:
 
 def learn(latents: Trajectories, objective: str, *, config: Config, fits: Path) -> Flow:
     """A residual MLP of latent state and time   [paper: latent-space training]; from its folder if that is there."""
-    steps = math.ceil(config.epochs * len(latents) * (config.frames - 2) / config.training.batch)
-    training = replace(config.training, steps=steps, seed=config.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         network = ResidualMLP((6,), width=config.width, blocks=config.blocks)
-    return fit(latents, network, objective, config=training, out=fits / objective, progress=False)
+    transitions = len(latents) * (config.frames - 2)
+    return fit_epochs(latents, network, objective, transitions=transitions, config=config, out=fits / objective)
 
 
 def committed_codec() -> GeometryCodec:
     """The codec of the laptop run that comes with the project."""
-    codec, weights = GeometryCodec(), committed_weights("pendulum_images")
-    own = {name.removeprefix("codec."): value for name, value in weights.items() if name.startswith("codec.")}
-    codec.load_state_dict({name: v.float() if v.is_floating_point() else v for name, v in own.items()})
+    codec = GeometryCodec()
+    codec.load_state_dict(committed_weights("pendulum_images", "codec"))
     return codec.eval().requires_grad_(False)
 
 
 def committed_flow(objective: str) -> Flow:
     """The flow of latents of the laptop run that comes with the project."""
-    config, weights = committed("pendulum_images").config, committed_weights("pendulum_images")
-    own = {k.removeprefix(f"{objective}."): v.float() for k, v in weights.items() if k.startswith(f"{objective}.")}
+    config = committed("pendulum_images").config
     velocity = Normalised(ResidualMLP((6,), width=config["width"], blocks=config["blocks"]), (6,))
-    velocity.load_state_dict(own)
+    velocity.load_state_dict(committed_weights("pendulum_images", objective))
     return Flow(Fitted(velocity), (1 / RATE, (config["frames"] - 1) / RATE), 1 / RATE)
 
 
@@ -176,7 +164,7 @@ def committed_flow(objective: str) -> Flow:
 
 @torch.no_grad()
 def geometry(codec: GeometryCodec, test: Trajectories, config: Config) -> dict[str, Any]:
-    """How well held-out pictures keep their distances, and how well they come back.
+    """How well the codec preserves distances between held-out frames, and how well it reconstructs them.
 
     Correlation of |z − z'| with |x − x'| over pairs; quantiles of their ratio over its median, which are the constants
     of a bi-Lipschitz map for all but a few pairs; mean square error and PSNR = 10 log₁₀(1/MSE) of reconstructions.
@@ -200,18 +188,16 @@ def geometry(codec: GeometryCodec, test: Trajectories, config: Config) -> dict[s
 
 
 def rollout(flow: Flow, start: Tensor, times: Tensor, method: str) -> Tensor:
-    """Latents of a flow from `start` (n, 6), a step a frame   [paper: single-state prediction]; what runs away is held
-    six spreads from the mean of the training data."""
-    assert isinstance(flow.velocity, Fitted)
-    units = flow.velocity.network
-    assert isinstance(units, Normalised)
+    """Latents of a flow from `start` (n, 6), a step a frame   [paper: single-state prediction]; what diverges is held
+    six standard deviations from the mean of the training data."""
+    units = network_of(flow)
     low, high = (units.mean + side * units.scale for side in (-6, 6))
     bounded = Flow(lambda x, t: flow.velocity(x.clamp(low, high), t), flow.interval, flow.step)
     return bounded.generate(start, times, method=method).states.clamp(low, high)
 
 
-class Films:
-    """Test films, what a flow makes of their beginnings, and how far that is from the truth."""
+class Clips:
+    """Test clips, what a flow generates from their first frames, and how far that is from the truth."""
 
     def __init__(self, codec: GeometryCodec, test: Trajectories, config: Config):
         self.codec, self.config, self.states, self.times = codec, config, test.states[: config.shown], test.times
@@ -220,7 +206,7 @@ class Films:
         return self.states[:, start : start + self.config.horizon + 1]
 
     def latents(self, start: int) -> Tensor:
-        """Latents with velocities along the true film from frame `start` on; the velocity needs the frame before."""
+        """Latents with velocities along the true clip from frame `start` on; the velocity needs the frame before."""
         seen = render(self.states[:, start - 1 : start + self.config.horizon + 1])
         z = self.codec.encode_paths(seen)
         return with_velocity(z, self.times[start - 1 : start + self.config.horizon + 1]).states
@@ -229,9 +215,9 @@ class Films:
         """Latents of the flow from the true state at frame `start` on."""
         return rollout(flow, self.latents(start)[:, 0], self.times[start : start + self.config.horizon + 1], method)
 
-    def judge(self, make: Any) -> dict[str, Any]:
+    def score(self, make: Any) -> dict[str, Any]:
         """Decode what `make(start)` gives and read its poses: mean and median error in degrees by horizon, over
-        all starts and the mean for each, and the share of frames that are a pendulum."""
+        all starts and the mean for each, and the fraction of frames that show a pendulum."""
         errors, valid, square = [], [], []
         for start in self.config.starts:
             frames = self.codec.decode_paths(make(start))
@@ -247,3 +233,6 @@ class Films:
             "valid": torch.stack(valid).mean(0).tolist(),
             "mse": torch.stack(square).mean(0).tolist(),
         }
+
+
+PENDULUM_IMAGES = Experiment("pendulum_images", PRESETS, measure)

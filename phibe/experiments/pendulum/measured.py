@@ -1,7 +1,7 @@
-"""A measured double pendulum: files of marker positions in pixels, read into angles and smoothed velocities.
+"""Recordings of a double pendulum: files of marker positions in pixels, read as angles and smoothed velocities.
 
 The form is that of the "Double Pendulum Chaotic" data set of IBM (Asseman, Kornuta, Ozcan 2018): no header, 400 rows a
-second, pixel x, y of the pivot, the middle and the end marker; y points down.
+second, pixel x, y of the pivot, the middle and the end marker; y points down. Read next: `real.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from phibe.trajectories import Trajectories
 
 RATE = 400.0
 WINDOW, DEGREE = 11, 3
-"""Rows and degree of the local polynomial that smooths: 27.5 ms, short against the fastest swing."""
+"""Rows and degree of the local polynomial that smooths: 27.5 ms, short against the fastest rotation."""
 TOLERANCE = 0.05
-"""A link that is longer or shorter than usual by this share was measured wrongly."""
+"""A link that is longer or shorter than usual by this fraction was measured wrongly."""
 BRIDGE = 10
 """Rows that may be missing between two good ones; a longer gap cuts the run in two."""
 

@@ -1,9 +1,11 @@
-"""A measured double pendulum: the state experiment on sixteen runs that nobody simulated, with friction and all."""
+"""A measured double pendulum: the state experiment on sixteen recorded runs, with friction.
+
+The files are not part of the project, the report is. Read next: `phibe/experiments/turbulence/run.py`.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ from tqdm.auto import tqdm
 from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.experiments.pendulum.measured import RATE, open_runs, write_markers
 from phibe.experiments.pendulum.states import Scale, degrees, rollout
-from phibe.experiments.report import MissingData, Report, record
+from phibe.experiments.report import Experiment, Measured, MissingData
+from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.trajectories import Trajectories
 
 SIMULATED = "simulated"
@@ -27,9 +29,9 @@ SIMULATED = "simulated"
 
 @dataclass(frozen=True)
 class Config:
-    """`folder` holds the runs 0.csv.gz, 1.csv.gz, …, or is 'simulated' for a few made-up ones; every `stride`-th row is
-    an observation. A fit for each of `objectives`, `epochs` long; rollouts of `horizon` s from `starts` places a run,
-    and of `decay` s for the loss of energy."""
+    """`folder` holds the runs 0.csv.gz, 1.csv.gz, …, or is 'simulated' for a few of the Acrobot; every `stride`-th
+    row is an observation. A fit for each of `objectives`, `epochs` long; rollouts of `horizon` s from `starts` places
+    a run, and of `decay` s for the loss of energy."""
 
     folder: str = "data/ibm_double_pendulum"
     train: tuple[int, ...] = tuple(range(12))
@@ -51,7 +53,7 @@ class Config:
     seed: int = 0
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(
         folder=SIMULATED,
         train=(0, 1, 2),
@@ -71,48 +73,50 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Read, train on some runs, follow the others; the files are not part of the project, the report is."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "pendulum_real" / preset
-    folder = _simulated(out / "markers", config) if config.folder == SIMULATED else Path(config.folder)
-    if not any((folder / f"{config.test[0]}.csv{end}").exists() for end in ("", ".gz")):
-        raise MissingData(
-            f"This experiment needs the runs {config.train[0]}.csv to {config.test[-1]}.csv (or .csv.gz) of IBM's data "
-            f'set "Double Pendulum Chaotic" (CDLA-Permissive-1.0) in the folder {config.folder!r}; they are not there. '
-            "Fetch them and pass `--folder`; `--preset smoke` runs on made-up ones."
-        )
-    return record("pendulum_real", preset, config, lambda: _measure(config, folder, out / "fits"), out)
-
-
-def _simulated(folder: Path, config: Config) -> Path:
-    """Files of the same form, of the noisy Acrobot seen at 400 rows a second."""
-    times = torch.arange(600, dtype=torch.float64) / RATE
-    data = Acrobot().simulate(paths=len(config.train) + len(config.test), times=times, substeps=1, seed=config.seed)
-    for number, path in enumerate(data.states):
-        write_markers(folder / f"{number}.csv", path)
-    return folder
-
-
-def _measure(config: Config, folder: Path, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Read, train on some runs, roll out from places in the others."""
+    folder = _folder(config, fits)
     train, test = open_runs(folder, config.train), open_runs(folder, config.test)
     scale = Scale(_observed(train))
-    judge = Judge(test, scale, config)
+    stretches = Stretches(test, scale, config)
     results: dict[str, Any] = {
         "train_seconds": float(_lengths(train).sum()) / RATE,
         "test_seconds": float(_lengths(test).sum()) / RATE,
         "speed": scale.speed.tolist(),
-        "times": judge.times.tolist(),
-        "persistence": judge.persistence(),
-        "decay_times": judge.decay_times.tolist(),
-        "measured_speed": judge.measured_speed(),
+        "times": stretches.times.tolist(),
+        "persistence": stretches.persistence(),
+        "decay_times": stretches.decay_times.tolist(),
+        "measured_speed": stretches.measured_speed(),
         "flows": {},
     }
     for objective in tqdm(config.objectives, desc="fits", unit="fit"):
         flow = learn(train, objective, config=config, fits=fits)
         for method in config.integrators:
-            results["flows"][f"{objective}, {method}"] = judge.flow(flow, method)
+            results["flows"][f"{objective}, {method}"] = stretches.score(flow, method)
     return results, {}
+
+
+def _folder(config: Config, fits: Path) -> Path:
+    """The folder of the runs; without them an error that says where they come from."""
+    if config.folder == SIMULATED:
+        return _simulated(fits.parent / "markers", config)
+    folder = Path(config.folder)
+    if not any((folder / f"{config.test[0]}.csv{end}").exists() for end in ("", ".gz")):
+        raise MissingData(
+            f"This experiment needs the runs {config.train[0]}.csv to {config.test[-1]}.csv (or .csv.gz) of IBM's data "
+            f'set "Double Pendulum Chaotic" (CDLA-Permissive-1.0) in the folder {config.folder!r}; they are not there. '
+            "Fetch them and pass `--folder`; `--preset smoke` runs on simulated ones."
+        )
+    return folder
+
+
+def _simulated(folder: Path, config: Config) -> Path:
+    """Files of the same form, of the noisy Acrobot at 400 rows a second."""
+    times = torch.arange(600, dtype=torch.float64) / RATE
+    data = Acrobot().simulate(paths=len(config.train) + len(config.test), times=times, substeps=1, seed=config.seed)
+    for number, path in enumerate(data.states):
+        write_markers(folder / f"{number}.csv", path)
+    return folder
 
 
 def _lengths(data: Trajectories) -> Tensor:
@@ -133,13 +137,11 @@ def learn(train: Trajectories, objective: str, *, config: Config, fits: Path) ->
     states = torch.cat([part.states[:, :shortest] for part in parts])
     lengths = torch.cat([_lengths(part).clamp(max=shortest) for part in parts])
     data = Trajectories(states.float(), parts[0].times[:shortest], lengths)
-    steps = math.ceil(config.epochs * int(lengths.sum()) / config.training.batch)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         inside = ResidualMLP((4,), width=config.width, blocks=config.blocks, time=False, angles=2)
     network = Normalised.fit(inside, data).keep(slice(0, 2))
-    training = replace(config.training, steps=steps, seed=config.seed)
-    return fit(data, network, objective, config=training, out=fits / objective, progress=False)
+    transitions = int(lengths.sum())
+    return fit_epochs(data, network, objective, transitions=transitions, config=config, out=fits / objective)
 
 
 def _from(data: Trajectories, offset: int, stride: int) -> Trajectories:
@@ -148,8 +150,8 @@ def _from(data: Trajectories, offset: int, stride: int) -> Trajectories:
     return moved.coarsen(stride)
 
 
-class Judge:
-    """Places in the test runs, and how a flow that starts there compares with what was measured."""
+class Stretches:
+    """Stretches of the test runs, and how a flow that starts where they start compares with them."""
 
     def __init__(self, test: Trajectories, scale: Scale, config: Config):
         self.scale, self.step = scale, config.stride / RATE
@@ -164,7 +166,7 @@ class Judge:
     def measured_speed(self) -> list[float]:
         return _end_speed(self.long).tolist()
 
-    def flow(self, flow: Flow, method: str) -> dict[str, Any]:
+    def score(self, flow: Flow, method: str) -> dict[str, Any]:
         """Errors over the horizon, and the speed of the end of the second link over the longer time."""
         free = Flow(flow.velocity, None, self.step)
         far = rollout(free, self.long[:, 0], self.decay_times, method)
@@ -191,3 +193,6 @@ def _end_speed(x: Tensor, *, arms: tuple[float, float] = (1.0, 462 / 604)) -> Te
     first, both = x[..., 2], x[..., 2] + x[..., 3]
     squared = (arms[0] * first) ** 2 + (arms[1] * both) ** 2 + 2 * arms[0] * arms[1] * first * both * x[..., 1].cos()
     return squared.mean(0).sqrt()
+
+
+PENDULUM_REAL = Experiment("pendulum_real", PRESETS, measure)

@@ -1,4 +1,7 @@
-"""Pictures of a two-link pendulum: drawn from its angles, and its angles read back from a picture."""
+"""Images of a two-link pendulum: rendered from its angles, and its angles read back from an image.
+
+Read next: `codec.py`, which encodes them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def joints(angles: Tensor) -> tuple[Tensor, Tensor]:
 def render(angles: Tensor, *, size: int = 32, block: int = 512) -> Tensor:
     """White rods and joints on black, anti-aliased: (..., ≥ 2) → (..., 1, size, size) in [0, 1]   [paper: image data].
 
-    The window is [−2, 2]², the first row at the top. A pixel's grey is the share of it that lies inside, to first
+    The window is [−2, 2]², the first row at the top. A pixel's grey is the part of it that lies inside, to first
     order: ½ plus the signed distance of its centre from the edge in pixels, between 0 and 1.
     """
     flat = angles[..., :2].reshape(-1, 2).float()
@@ -48,8 +51,8 @@ def _rod(x: Tensor, y: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Squared distance of the points (p,) from segments of length one: (n, p)."""
     dx, dy = x - start[:, :1], y - start[:, 1:]
     along = end - start
-    share = torch.addcmul(dx * along[:, :1], dy, along[:, 1:]).clamp_(0, 1)
-    return _squared(dx.addcmul_(share, along[:, :1], value=-1), dy.addcmul_(share, along[:, 1:], value=-1))
+    place = torch.addcmul(dx * along[:, :1], dy, along[:, 1:]).clamp_(0, 1)
+    return _squared(dx.addcmul_(place, along[:, :1], value=-1), dy.addcmul_(place, along[:, 1:], value=-1))
 
 
 def _squared(dx: Tensor, dy: Tensor) -> Tensor:
@@ -62,25 +65,25 @@ def _edge(squared: Tensor, radius: float) -> Tensor:
 
 
 class Pose(NamedTuple):
-    """Angles read from pictures (n, 2), and the share of each picture that is not such a pendulum (n,)."""
+    """Angles read from images (n, 2), and the part of each image that is not such a pendulum (n,)."""
 
     angles: Tensor
     residual: Tensor
 
 
 GHOST = 0.35
-"""A picture whose residual is above this is no pendulum: two poses at once, a missing or a doubled rod."""
+"""An image whose residual is above this shows no pendulum: two poses at once, a missing or a doubled rod."""
 
 
 def read_pose(frames: Tensor, *, grid: int = 90) -> Pose:
-    """The pose whose picture is nearest to each of (n, 1, size, size), found on a grid and then refined to about 1°.
+    """The pose whose image is nearest to each of (n, 1, size, size), found on a grid and then refined to about 1°.
 
-    The residual is |frame − picture|²/|picture|², 0 for a drawn pendulum and 1 for a black frame.
+    The residual is |frame − image|²/|image|², 0 for a rendered pendulum and 1 for a black frame.
     """
     size = frames.shape[-1]
     flat = frames.reshape(len(frames), -1).float()
-    angles, pictures = _gallery(grid, size)
-    nearest = torch.cat([_nearest(part, pictures) for part in flat.split(1024)])
+    angles, images = _gallery(grid, size)
+    nearest = torch.cat([_nearest(part, images) for part in flat.split(1024)])
     best, step = angles[nearest], 2 * math.pi / grid
     for _ in range(2):
         step /= 2
@@ -101,14 +104,14 @@ def pose_error(a: Tensor, b: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _gallery(grid: int, size: int) -> tuple[Tensor, Tensor]:
-    """Poses (grid², 2) on a regular grid and their pictures (grid², size²)."""
+    """Poses (grid², 2) on a regular grid and their images (grid², size²)."""
     axis = torch.arange(grid) * (2 * math.pi / grid) - math.pi
     angles = torch.cartesian_prod(axis, axis)
     return angles, render(angles, size=size).flatten(1)
 
 
-def _nearest(frames: Tensor, pictures: Tensor) -> Tensor:
-    return (pictures.square().sum(1) - 2 * frames @ pictures.mT).argmin(1)
+def _nearest(frames: Tensor, images: Tensor) -> Tensor:
+    return (images.square().sum(1) - 2 * frames @ images.mT).argmin(1)
 
 
 def _refine(frames: Tensor, angles: Tensor, step: float, size: int) -> Tensor:

@@ -1,10 +1,13 @@
-"""The stochastic double pendulum from its states: single paths against the SDE's own divergence, and the whole law."""
+"""The stochastic double pendulum from its states: errors of single paths, and the marginals of the whole ensemble.
+
+Chaos and noise pull paths apart, so the scale of an error is the distance between two draws of the SDE from the same
+start. Read next: `codec.py` and `images.py`, the same from images.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times, on_circles, wrap
-from phibe.experiments.report import Report, committed, committed_weights, record
+from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
+from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.metrics import energy_distance, sliced_w2
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -34,9 +37,9 @@ INPUTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """`paths` × `frames` observations 1/30 s apart, `held_out` of the paths kept for the test; a fit for each of
-    `objectives` × `inputs`, `epochs` long; laws of `ensemble` paths, compared `every` so many frames with `repeats`
-    ensembles of the SDE."""
+    """`paths` × `frames` observations 1/30 s apart, `held_out` of the paths for the test; a fit for each of
+    `objectives` × `inputs`, `epochs` long; marginals of `ensemble` paths, compared `every` so many frames with
+    `repeats` ensembles of the SDE."""
 
     paths: int = 1000
     frames: int = 240
@@ -59,7 +62,7 @@ class Config:
     seed: int = 0
 
 
-CONFIGS = {
+PRESETS = {
     "smoke": Config(
         paths=20,
         frames=20,
@@ -82,23 +85,17 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Simulate, train every fit (kept under `fits/`, from where it resumes), roll out, compare."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "pendulum_states" / preset
-    return record("pendulum_states", preset, config, lambda: _measure(config, out / "fits"), out)
-
-
-def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Simulate, train every fit, roll out, compare."""
     train, test = observe(config)
     scale = Scale(train)
-    laws = Laws(config, scale)
+    marginals = Marginals(config, scale)
     results: dict[str, Any] = {
         "speed": scale.speed.tolist(),
         "horizon": test.times.tolist(),
         **_references(config, test, scale),
-        "law_times": (laws.frames / RATE).tolist(),
-        "law_floor": laws.floor(),
+        "law_times": (marginals.frames / RATE).tolist(),
+        "law_floor": marginals.floor(),
         "flows": {},
     }
     weights: dict[str, Tensor] = {}
@@ -108,10 +105,10 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
         for method in config.integrators:
             results["flows"][f"{objective}, {inputs}, {method}"] = {
                 **_path_errors(flow, test, scale, method),
-                **laws.distances(flow, method),
+                **marginals.distances(flow, method),
             }
         if inputs == config.inputs[-1] or (objective, inputs) == ("phibe", "time"):
-            weights |= _stored(flow, f"{objective}.{inputs}")
+            weights |= in_half(f"{objective}.{inputs}", network_of(flow).state_dict())
     return results, weights
 
 
@@ -126,38 +123,27 @@ def observe(config: Config) -> tuple[Trajectories, Trajectories]:
 
 
 def learn(train: Trajectories, objective: str, inputs: str, *, config: Config, fits: Path) -> Flow:
-    """The residual MLP of the paper, trained for so many epochs; from its folder if that is there."""
+    """The residual MLP of the paper, trained for so many epochs; read from its folder if that is there."""
     data = train.to(torch.float32)
-    steps = math.ceil(config.epochs * len(data) * (config.frames - 1) / config.training.batch)
-    training = replace(config.training, steps=steps, seed=config.seed)
-    network = _network(data, inputs, config)
-    folder = fits / f"{objective}-{inputs}"
-    return fit(data, network, objective, config=training, out=folder, progress=False)
+    transitions, folder = len(data) * (config.frames - 1), fits / f"{objective}-{inputs}"
+    return fit_epochs(
+        data, _network(data, inputs, config), objective, transitions=transitions, config=config, out=folder
+    )
 
 
 def _network(data: Trajectories, inputs: str, config: Config) -> Normalised:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         network = ResidualMLP((4,), width=config.width, blocks=config.blocks, **INPUTS[inputs])
     wrapped = Normalised.fit(network, data)
     return wrapped.keep(slice(0, 2)) if INPUTS[inputs]["angles"] else wrapped
 
 
-def _stored(flow: Flow, name: str) -> dict[str, Tensor]:
-    """The weights, in half precision: what is lost is far below the error of the fit."""
-    assert isinstance(flow.velocity, Fitted)
-    return {f"{name}.{key}": value.half() for key, value in flow.velocity.network.state_dict().items()}
-
-
 def committed_flow(objective: str, inputs: str = "circles") -> Flow:
     """A flow of the laptop run that comes with the project."""
-    config, name = committed("pendulum_states").config, f"{objective}.{inputs}."
-    weights = {k.removeprefix(name): v.float() for k, v in committed_weights("pendulum_states").items() if name in k}
-    if not weights:
-        raise ValueError(f"The project comes with no weights of {objective!r} with input {inputs!r}.")
+    config = committed("pendulum_states").config
     network = ResidualMLP((4,), width=config["width"], blocks=config["blocks"], **INPUTS[inputs])
     velocity = Normalised(network, (4,))
-    velocity.load_state_dict(weights)
+    velocity.load_state_dict(committed_weights("pendulum_states", f"{objective}.{inputs}"))
     return Flow(Fitted(velocity), (0.0, (config["frames"] - 1) / RATE), 1 / RATE)
 
 
@@ -184,7 +170,7 @@ def degrees(x: Tensor, y: Tensor) -> list[float]:
 
 
 def _references(config: Config, test: Trajectories, scale: Scale) -> dict[str, Any]:
-    """What a second draw of the noise from the same starts makes of the error, and standing still."""
+    """Errors of a second draw of the noise from the same starts, and of a persistence forecast."""
     acrobot = Acrobot(config.sigma, config.sigma)
     other = acrobot.simulate(start=test.states[:, 0], times=test.times, seed=config.seed + 1).states
     still = test.states[:, :1].expand_as(test.states)
@@ -202,8 +188,8 @@ def _path_errors(flow: Flow, test: Trajectories, scale: Scale, method: str) -> d
 
 
 def rollout(flow: Flow, x0: Tensor, times: Tensor, method: str) -> Tensor:
-    """The flow at the frame rate, one step a frame   [paper: autoregressive generation]; a path that runs away stays
-    at the last state it can have: velocities beyond 60 rad/s are no pendulum's."""
+    """The flow at the frame rate, one step a frame   [paper: autoregressive generation]; a path that diverges is
+    held at the largest velocities that a pendulum can have, 60 rad/s."""
     bounded = Flow(lambda x, t: flow.velocity(_inside(x), t), flow.interval, flow.step)
     return _inside(bounded.generate(x0, times, method=method).states)
 
@@ -212,7 +198,7 @@ def _inside(x: Tensor, limit: float = 60.0) -> Tensor:
     return torch.cat([x[..., :2], x[..., 2:].clamp(-limit, limit)], dim=-1)
 
 
-class Laws:
+class Marginals:
     """Marginals over time: ensembles of the SDE against each other, which is the floor, and of a flow against them."""
 
     def __init__(self, config: Config, scale: Scale):
@@ -248,3 +234,6 @@ class Laws:
         embed = self.scale.embed
         by_time = [[distance(embed(states[:, i]), embed(x[:, i])) for x in self.truths] for i in self.frames]
         return torch.tensor(by_time).mean(1).tolist()
+
+
+PENDULUM_STATES = Experiment("pendulum_states", PRESETS, measure)

@@ -16,13 +16,13 @@ from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
 from phibe.experiments.baselines.training import ForecastTask
 from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
-from phibe.experiments.training import Roll, Rollouts, Shifted
+from phibe.experiments.training import RandomShift, Roll, Rollouts
 from phibe.experiments.turbulence.noise import FieldNoise
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks.normalised import Normalised
 from phibe.networks.unet import UNet
-from phibe.stochastic import Balanced, Between
+from phibe.stochastic import CalibratedFamily, StochasticFamily
 from phibe.training.config import FitConfig
 from phibe.training.loop import Task, VelocityTask, train
 from phibe.training.runs import Fitted, save_tensors
@@ -31,7 +31,7 @@ from phibe.trajectories import Trajectories
 BOUND = 60.0
 """What a network is shown at most of a field that runs away."""
 
-MIXTURES = {"leaning": Between, "stirred": Between, "balanced": Balanced}
+MIXTURES = {"leaning": StochasticFamily, "stirred": StochasticFamily, "balanced": CalibratedFamily}
 """Flows with a share of the drift: alone, with the noise of the SDE, with the noise that keeps the spectrum."""
 
 CENTRED = "mcvd centred"
@@ -76,7 +76,7 @@ def learn(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
     else:
         objective, *conditioned = name.split()
         task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
-    return train(data, Shifted(task), config=training(name, config), out=out, progress=False)
+    return train(data, RandomShift(task), config=training(name, config), out=out, progress=False)
 
 
 def training(name: str, config: Any) -> FitConfig:
@@ -97,7 +97,7 @@ def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
     if kind == "stirred":
         noise = FieldNoise.of_residuals(drift.velocity, data)
     else:
-        noise = FieldNoise.of_balance(bare, data, method=rule(bare.share))
+        noise = FieldNoise.of_balance(bare, data, method=rule(bare.theta))
     save_tensors(out / "weights.safetensors", {"power": noise.power})
     return replace(bare, noise=noise)
 
@@ -133,7 +133,7 @@ def _centred(model: MCVD) -> MCVD:
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
     """What each way of rolling a method out is worth, by its label."""
     return {
-        label: rollouts.judge(roll)
+        label: rollouts.score(roll)
         for label, roll in rolls(name, model, rollouts.config, seed=rollouts.config.seed).items()
     }
 
@@ -141,10 +141,10 @@ def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
 def rolls(name: str, model: Any, config: Any, *, seed: int) -> dict[str, Roll]:
     """The ways to roll a method out, by their labels: a flow has one for each integrator. Draws begin from the seed."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(model, Between):
-        method = rule(model.share)
+    if isinstance(model, StochasticFamily):
+        method = rule(model.theta)
         stirred = partial(stir, model, method, generator=generator)
-        networks = 1 if model.share == 1 else 2
+        networks = 1 if model.theta == 1 else 2
         return {f"{name}, {method}": Roll(stirred, networks * EVALUATIONS[method], random=model.noise is not None)}
     if not isinstance(model, (Flow, ConditionedFlow)):
         return {name: Roll(partial(draw, model, generator=generator), model.evaluations, isinstance(model, Forecaster))}
@@ -162,7 +162,7 @@ def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generat
     return model.generate(history, times, generator=generator).states
 
 
-def stir(model: Between, method: str, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+def stir(model: StochasticFamily, method: str, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
     """Frames between a flow and its SDE."""
     return model.generate(history[:, -1], times, method=method, generator=generator).states
 

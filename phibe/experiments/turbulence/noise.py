@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phibe.calculus import Velocity
 from phibe.experiments.turbulence.spectra import over_shells
-from phibe.stochastic import Between
+from phibe.stochastic import StochasticFamily
 from phibe.trajectories import Trajectories
 
 ENOUGH = 1024
@@ -35,12 +35,12 @@ class FieldNoise:
         return cls(_mean(left, data), data.typical_step)
 
     @classmethod
-    def of_balance(cls, process: Between, data: Trajectories, *, method: str = "rk4") -> FieldNoise:
+    def of_balance(cls, process: StochasticFamily, data: Trajectories, *, method: str = "rk4") -> FieldNoise:
         """What one step Φ of a process without its noise, over an interval of the data, takes from the waves:
         E|x̂′|² − E|Φ̂(x)|², the mean over each shell, and nothing where it takes nothing."""
 
         def taken(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
-            return _power(x + dx) - _power(process.carried(x, times, method=method))
+            return _power(x + dx) - _power(process.ode_step(x, times, method=method))
 
         step = data.typical_step
         times = torch.tensor([0.0, step], dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.experiments.report import Report, record
+from phibe.experiments.report import Experiment, Measured
 from phibe.experiments.training import Rollouts, run_all
 from phibe.experiments.turbulence.data import generate
 from phibe.experiments.turbulence.methods import judge, learn, methods, mix, mixtures, training
@@ -137,17 +137,8 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Simulate into a Zarr store, train and roll out every method at every interval, and compare.
-
-    Each of these is kept under `fits/`, from where a run that was stopped goes on.
-    """
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "navier_stokes" / preset
-    return record("navier_stokes", preset, config, lambda: _measure(config, out / "fits"), out)
-
-
-def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Simulate into a Zarr store, train and roll out every method at every interval, and compare."""
     observe(config, fits)
     trained, mixed = (
         [(i, name) for name in some for i in config.intervals] for some in (methods(config), mixtures(config))
@@ -208,7 +199,7 @@ def shown(config: Config, fits: Path) -> Tensor:
     the coarsest interval, and the horizon."""
     _, test = seen_at(config.intervals[0], config, fits)
     before = round((config.history - 1) * config.intervals[-1] / config.intervals[0])
-    return Rollouts(test, config, before=before).films[: config.shown]
+    return Rollouts(test, config, before=before).clips[: config.shown]
 
 
 def describe(config: Config, fits: Path) -> dict[str, Any]:
@@ -217,7 +208,7 @@ def describe(config: Config, fits: Path) -> dict[str, Any]:
     for interval in config.intervals:
         seen, test = seen_at(interval, config, fits)
         found["snapshots"][f"{interval:g}"] = len(seen) * seen.states.shape[1]
-        found["truth"][f"{interval:g}"] = Rollouts(test, config).judge_truth()
+        found["truth"][f"{interval:g}"] = Rollouts(test, config).score_truth()
     fields = test.states
     return found | {
         "rms": float(fields.square().mean().sqrt()),
@@ -245,3 +236,6 @@ def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     learnt = mix if name in mixtures(config) else learn
     model, rollouts = learnt(name, seen, config=config, out=folder), Rollouts(test, config)
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
+
+
+NAVIER_STOKES = Experiment("navier_stokes", CONFIGS, measure)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.report import Experiment, Measured, committed_weights
 from phibe.experiments.video.drawing import ACTIONS
 from phibe.experiments.video.features import FigureFeatures, fit_features
 from phibe.experiments.video.figures import Figures, Scenes
@@ -38,14 +37,8 @@ CONFIGS = {
 }
 
 
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Film, train, recognise, spoil."""
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / "figure_features" / preset
-    return record("figure_features", preset, config, lambda: _measure(config), out)
-
-
-def _measure(config: Config) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Render, train, recognise, corrupt."""
     train, test = (
         Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
     )
@@ -98,3 +91,6 @@ def embedded() -> FigureFeatures:
     network = FigureFeatures(channels=CONFIGS["laptop"].channels, actions=len(ACTIONS))
     network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
+
+
+FIGURE_FEATURES = Experiment("figure_features", CONFIGS, measure)

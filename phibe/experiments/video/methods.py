@@ -24,7 +24,7 @@ from phibe.experiments.baselines.pfi import PFI
 from phibe.experiments.baselines.training import ForecastTask
 from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
 from phibe.experiments.pendulum.codec import with_velocity
-from phibe.experiments.training import Nudged, Placed, Roll
+from phibe.experiments.training import InputNoise, Placed, Roll
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks import build
@@ -101,7 +101,7 @@ def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any,
             data, held_out = augment(data), augment(held_out)
         task = (VelocityTask if kind == AUGMENTED else ConditionedTask)(in_units(made, data), objective)
     training = replace(config.training, seed=config.seed)
-    nudged: Task[Any] = Nudged(task, config.nudge) if config.nudge else task
+    nudged: Task[Any] = InputNoise(task, config.nudge) if config.nudge else task
     try:
         return train(data, nudged, config=training, held_out=held_out, out=out, progress=False)
     except Diverged as error:

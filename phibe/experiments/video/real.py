@@ -1,13 +1,14 @@
-"""Video of real persons: the video experiment on clips of one's own, such as those of KTH."""
+"""Video of real people: the video experiment on clips of one's own, such as those of KTH.
+
+The clips are not part of the project, the report with a few film strips is. The smoke preset uses drawn figures.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from phibe.experiments.report import Report
+from phibe.experiments.report import Experiment
 from phibe.experiments.video import run as video
-from phibe.experiments.video.run import Config
 
 CONFIGS = {
     "smoke": replace(video.CONFIGS["smoke"], conditioned=("regression",), augmented=(), every=5, kept=False),
@@ -17,8 +18,4 @@ CONFIGS = {
     "paper": replace(video.CONFIGS["paper"], every=5, kept=False),
 }
 
-
-def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """The same as `video`; the clips are not part of the project, the report with a few film strips is. The smoke
-    preset films figures instead."""
-    return video.run(preset, out=out, config=config or CONFIGS[preset], name="video_real")
+VIDEO_REAL = Experiment("video_real", CONFIGS, video.measure)

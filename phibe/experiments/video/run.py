@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.report import Experiment, Measured, committed_weights
 from phibe.experiments.training import run_all
 from phibe.experiments.video.clips import read_clips
 from phibe.experiments.video.features_run import embedded
@@ -137,19 +137,8 @@ CONFIGS = {
 }
 
 
-def run(
-    preset: str = "laptop", *, out: Path | None = None, config: Config | None = None, name: str = "video"
-) -> Report:
-    """Film or read, train the codec, train every method on its latents, roll out, decode, measure.
-
-    All of this is kept under `fits/`, from where a run that was stopped goes on.
-    """
-    config = config or CONFIGS[preset]
-    out = out or Path("runs") / name / preset
-    return record(name, preset, config, lambda: _measure(config, out / "fits"), out)
-
-
-def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def measure(config: Config, fits: Path) -> Measured:
+    """Render or read clips, train the codec, train every method on its latents, roll out, decode, score."""
     prepare(config, fits)
     names = [*methods(config), BOUND]
     run_all([partial(work, name, config=config, fits=fits) for name in names], workers=config.workers)
@@ -243,3 +232,6 @@ def committed_method(name: str) -> Any:
 def _kept(name: str) -> dict[str, Tensor]:
     key = f"{name}."
     return {k.removeprefix(key): v.float() for k, v in committed_weights("video").items() if k.startswith(key)}
+
+
+VIDEO = Experiment("video", CONFIGS, measure)

@@ -1,9 +1,9 @@
-"""Shifts: a sample is moved as a whole, nothing is lost, and what knows no place has the same loss everywhere."""
+"""Random shifts: a sample is moved as a whole; a network without places has the same loss everywhere."""
 
 import pytest
 import torch
 
-from phibe.experiments.training import Shifted, shift
+from phibe.experiments.training import RandomShift, shift
 from phibe.networks.unet import UNet
 from phibe.objectives import OBJECTIVES
 from phibe.training.config import FitConfig
@@ -36,7 +36,7 @@ def test_the_loss_of_a_network_without_places_does_not_see_them(data, objective)
     change = {}
     for padding in ("circular", "zeros"):
         network = UNet(SHAPE, channels=4, multipliers=(1,), blocks=1, padding=padding, time=False).double()
-        task = Shifted(VelocityTask(network, objective))
+        task = RandomShift(VelocityTask(network, objective))
         loss = task.loss(data, FitConfig(precision="64-true", normalise=False))
         here, there = loss(*sample, torch.zeros(3, 2)), loss(*sample, SHARES)
         change[padding] = float((here - there).abs().max())
@@ -46,7 +46,7 @@ def test_the_loss_of_a_network_without_places_does_not_see_them(data, objective)
 def test_training_goes_through_the_loop_and_is_another_run(data, tmp_path):
     config = FitConfig(steps=2, batch=2, evaluate_every=1, held_out=0.25)
     task = VelocityTask(UNet(SHAPE, channels=4, multipliers=(1,), blocks=1, time=False), "symmetric")
-    moved = train(data, Shifted(task), config=config, out=tmp_path, progress=False)
+    moved = train(data, RandomShift(task), config=config, out=tmp_path, progress=False)
     x, t = data.states[:, 0], data.times[:1].expand(4)
     assert not moved.velocity(x, t).equal(train(data, task, config=config, progress=False).velocity(x, t))
     with pytest.raises(ValueError, match="another run|objective"):
@@ -56,4 +56,4 @@ def test_training_goes_through_the_loop_and_is_another_run(data, tmp_path):
 def test_states_without_a_grid_are_refused():
     line = Trajectories(torch.zeros(3, 4, 2), torch.arange(4.0))
     with pytest.raises(ValueError, match="channels, height, width"):
-        train(line, Shifted(VelocityTask("mlp", "symmetric")), config=FitConfig(steps=1), progress=False)
+        train(line, RandomShift(VelocityTask("mlp", "symmetric")), config=FitConfig(steps=1), progress=False)

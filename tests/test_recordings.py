@@ -74,4 +74,4 @@ def test_bad_files_are_named(tmp_path):
 def test_without_the_data_the_experiment_says_what_it_needs(tmp_path):
     config = pendulum_real.Config(folder=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="Double Pendulum Chaotic.*--folder"):
-        pendulum_real.run("laptop", out=tmp_path, config=config)
+        pendulum_real.PENDULUM_REAL.run("laptop", out=tmp_path, config=config)

@@ -1,4 +1,4 @@
-"""Pictures of the pendulum: where its parts are drawn, how smooth the edges are, and what can be read back."""
+"""Images of the pendulum: where its parts are drawn, how smooth the edges are, and what can be read back."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_edges_are_anti_aliased():
     assert ((grey > 0.02) & (grey < 0.98)).float().mean() > 0.02
 
 
-def test_angles_are_read_back_from_a_picture():
+def test_angles_are_read_back_from_an_image():
     theta = poses(200, seed=1)
     pose = read_pose(render(theta))
     error = pose_error(pose.angles, theta)
