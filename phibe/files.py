@@ -1,17 +1,28 @@
-"""Files that are either whole or not there: atomic writes, and named arrays in .npz, .npy, .nc or .zarr, no pickles."""
+"""Files that are either whole or not there, and folders that belong to one process while it writes them.
+
+`replacing` writes a file beside its place and renames it; `writing` marks a folder as ours and locks it; nothing that
+this package did not write is replaced. Named arrays are kept in .npz, .npy, .nc or .zarr, without pickles; downloads
+go on where they were cut off and have the hash that they must have. Next: `phibe.trajectories`, what the files hold.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
 import tempfile
+import time
 import urllib.error
 import urllib.request
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,29 +31,54 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from tqdm.auto import tqdm
 
-# -- files that are either whole or not there ------------------------------------------------------------------------
-
-
 KINDS = (".npz", ".npy", ".nc", ".zarr")
+
+# -- files that are either whole or not there ------------------------------------------------------------------------
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it is flushed to disk and takes the place of `path`."""
+    """Yield a temporary name beside `path`; on success it is flushed to disk and takes the place of `path`.
+
+    A file replaces a file; a folder replaces an empty one or a store of `write_arrays`; nothing else is replaced.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        partial = Path(folder) / path.name
+    check_target(path, folder=path.is_dir())
+    with beside(path) as temporary:
+        partial = temporary / path.name
         yield partial
         for part in (*partial.rglob("*"), partial):
             _flush(part)
+        check_target(path, folder=partial.is_dir())
         _take_place(partial, path)
     _flush(path.parent)
 
 
+def check_target(path: str | Path, *, folder: bool = False) -> None:
+    """Refuse a path at which something is that must not be replaced by a file, or by a `folder`."""
+    path = Path(path)
+    if path.is_dir() and not folder:
+        raise ValueError(f"{path} is a folder, and a file is to be written. Choose another name.")
+    if folder and path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file, and a folder is to be written. Choose another name.")
+    if path.is_dir() and _strangers(path) and not _is_store(path):
+        raise ValueError(f"{path} holds files that phibe did not write, and stays. Choose another name, or remove it.")
+
+
+def _is_store(folder: Path) -> bool:
+    """Whether `write_arrays` wrote this .zarr, and nobody put anything else into it."""
+    try:
+        ours = bool(json.loads((folder / "zarr.json").read_text("utf8"))["attributes"][STORE])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = (path.relative_to(folder).as_posix() for path in files)
+    return ours and all(re.fullmatch(r"([^/]+/)?zarr\.json|[^/]+/c(/\d+)*", name) for name in names)
+
+
 def _take_place(new: Path, path: Path) -> None:
     """Rename; a folder cannot be renamed over, so an old one steps aside and comes back if that fails."""
-    old = new.with_name("old") if path.is_dir() else None
+    old = new.with_name(OLD + new.name) if path.is_dir() else None
     if old:
         os.replace(path, old)
     try:
@@ -73,7 +109,150 @@ def copy(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, partial)
 
 
+# -- temporary folders -------------------------------------------------------------------------------------------------
+
+OLD = "replaced "
+"""Begins the name of what steps aside for a new folder."""
+HOST, TOKEN = re.sub(r"[^\w.-]", "-", platform.node())[:30], secrets.token_hex(4)
+TEMPORARY = re.compile(r"\..*\.(\d+)-([0-9a-f]{8})@([\w.-]*)\.\w{8}\.part")
+"""Name of a temporary folder: what it is for, process number, token of the process, machine, and random letters."""
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, removed in the end; those that killed processes left there go first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    prefix = f".{path.name[:40]}.{os.getpid()}-{TOKEN}@{HOST}."
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix, suffix=".part") as name:
+        yield Path(name)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary folders of killed processes; what one of them was just replacing comes back."""
+    for left in folder.glob(".*.part"):
+        if (found := TEMPORARY.fullmatch(left.name)) and not _lives(int(found[1]), found[2], found[3]):
+            with suppress(OSError):  # another process may be removing it too
+                for new in list(left.iterdir()):
+                    if (old := left / (OLD + new.name)).exists() and not (folder / new.name).exists():
+                        os.replace(old, folder / new.name)
+                shutil.rmtree(left)
+
+
+def _lives(number: int, token: str, host: str) -> bool:
+    """Whether a process may still be there: on another machine nobody can say."""
+    if host != HOST or number == os.getpid():
+        return host != HOST or token == TOKEN
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is there, and somebody else's
+        pass
+    return True
+
+
+# -- folders of one kind, written by one process at a time -------------------------------------------------------------
+
+MARK = ".phibe"
+"""File in a folder of ours: a line with its kind and, while it is written, one with who does; it is also the lock."""
+
+
+@contextmanager
+def writing(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> Iterator[None]:
+    """Mark the folder as one of this kind, and keep every other process out until the end.
+
+    The lock is the kernel's, on the mark: it goes with the process, however that ends. Further see `check_folder`.
+    """
+    folder = Path(folder)
+    check_folder(folder, kind, keys=keys)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = os.open(folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _lock(mark, folder):
+            raise ValueError(
+                f"{folder} is being written by {_writer(folder)}. Wait until that ends, or choose another folder."
+            )
+        check_folder(folder, kind, keys=keys)  # again: another process may just have ended
+        _sign(mark, f"{kind}\nprocess {os.getpid()} on {HOST}\n")
+        sweep(folder)
+        try:
+            yield
+        finally:
+            _sign(mark, f"{kind}\n")
+    finally:
+        os.close(mark)
+
+
+def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> None:
+    """Refuse a folder that is neither new nor empty nor marked as one of this kind.
+
+    Folders of earlier versions have no mark: they are known by a config.json that has all these `keys`.
+    """
+    folder, keys = Path(folder), set(keys)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, and a folder is to be written. Choose another name.")
+    found, strangers = _mark(folder)[0], _strangers(folder)
+    if not strangers or found == kind or (not found and keys and keys <= _config_keys(folder)):
+        return
+    what = found or f"files that phibe did not write there ({', '.join(strangers[:3])}{' …' if strangers[3:] else ''})"
+    raise ValueError(f"{folder} must be new, empty or {kind}; it holds {what}. Choose another folder.")
+
+
+def _strangers(folder: Path) -> list[str]:
+    """What is in a folder beside its mark and temporary folders."""
+    names = sorted(os.listdir(folder)) if folder.exists() else []
+    return [name for name in names if name != MARK and not TEMPORARY.fullmatch(name)]
+
+
+def _config_keys(folder: Path) -> set[str]:
+    try:
+        return set(json.loads((folder / "config.json").read_text("utf8")))
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
+def _mark(folder: Path) -> tuple[str, str]:
+    """Kind of the folder and who writes it, each empty if it is not said."""
+    try:
+        lines = (folder / MARK).read_bytes().decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    kind, writer = (*lines, "", "")[:2]
+    return kind, writer
+
+
+def _sign(mark: int, text: str) -> None:
+    """Write over the old text at once: nobody ever reads an empty mark."""
+    os.pwrite(mark, text.encode(), 0)
+    os.ftruncate(mark, len(text.encode()))
+
+
+def _writer(folder: Path) -> str:
+    """Who has the lock; who just got it may not yet have signed."""
+    for _ in range(20):
+        if writer := _mark(folder)[1]:
+            return writer
+        time.sleep(0.05)
+    return "another process"
+
+
+def _lock(handle: int, path: Path) -> bool:
+    """Lock an open file until it is closed; False if another process has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        message = f"{path} cannot be locked ({error}): take care that no other process writes there."
+        warnings.warn(message, stacklevel=4)
+    return True
+
+
 # -- named arrays ------------------------------------------------------------------------------------------------------
+
+STORE = "phibe"
+"""Attribute of a .zarr that was written here: such a one may be replaced."""
 
 
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -89,7 +268,7 @@ def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
         else:
             import zarr
 
-            group = zarr.open_group(partial, mode="w")
+            group = zarr.open_group(partial, mode="w", attributes={STORE: True})
             for name, array in arrays.items():
                 if array.dtype.kind == "U":  # text is an attribute: arrays of it have no standard form
                     group.attrs[name] = array.tolist()
@@ -195,10 +374,8 @@ def _known(path: str | Path) -> Path:
 
 # -- downloads -------------------------------------------------------------------------------------------------------
 
-
-HASHES = "hashes.json"
-"""In the folder of the files: size, SHA-256 and address of each."""
-BLOCK = 2**20
+HASHES, BLOCK = "hashes.json", 2**20
+"""File beside the downloaded ones: size, SHA-256 and address of each; bytes read at a time."""
 
 
 def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: bool = True) -> Path:
@@ -211,15 +388,29 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     known = _hashes(folder).get(name, {})
     wanted = (sha256 or known.get("sha256", "")).lower()
     target, partial = folder / name, folder / f".{name}.part"
+    folder.mkdir(parents=True, exist_ok=True)
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(url, partial, progress)
-        _check(partial, wanted, url)
-        os.replace(partial, target)
-        _tag(partial).unlink(missing_ok=True)
+        with _appending(partial) as file:
+            _download(url, file, partial, progress)
+            _check(partial, wanted, url)
+            os.replace(partial, target)
+            _tag(partial).unlink(missing_ok=True)
     found = _check(target, wanted, url)
     write_json(folder / HASHES, _hashes(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
     return target
+
+
+@contextmanager
+def _appending(partial: Path) -> Iterator[BinaryIO]:
+    """The partial file, open at its end and locked; an empty one does not stay."""
+    with partial.open("ab") as file:
+        if not _lock(file.fileno(), partial):
+            raise ValueError(f"{partial} is being downloaded by another process. Wait until that ends.")
+        try:
+            yield file
+        finally:
+            if partial.exists() and not partial.stat().st_size:
+                partial.unlink()
 
 
 def sha256_of(path: str | Path) -> str:
@@ -230,14 +421,21 @@ def sha256_of(path: str | Path) -> str:
 def _name(url: str) -> str:
     parts = urlsplit(url)
     name = unquote(parts.path).rpartition("/")[2]
-    if parts.scheme not in ("http", "https") or not parts.netloc or name in ("", ".", ".."):
+    if parts.scheme not in ("http", "https") or not parts.netloc or name in ("", ".", "..", HASHES):
         raise ValueError(f"An address must be http(s)://…/file; got {url!r}.")
     return name
 
 
 def _hashes(folder: Path) -> dict[str, Any]:
+    """What is known of the files there."""
     file = folder / HASHES
-    return json.loads(file.read_text("utf8")) if file.exists() else {}
+    try:
+        found = json.loads(file.read_text("utf8")) if file.exists() else {}
+        return {name: entry | {"sha256": entry["sha256"]} for name, entry in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            f"{file} is not a list of hashes that phibe wrote, and stays. Choose another folder."
+        ) from None
 
 
 def _check(file: Path, wanted: str, url: str) -> str:
@@ -259,25 +457,22 @@ def _tag(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.tag")
 
 
-def _download(url: str, partial: Path, progress: bool) -> None:
-    """Bring `partial` to its full length, from where it ends."""
+def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
+    """Bring the partial file to its full length, from where it ends."""
     tag = _tag(partial).read_text("utf8") if _tag(partial).exists() else ""
-    begun = partial.stat().st_size if partial.exists() and tag else 0
+    begun = file.tell() if tag else 0
     headers = {"Range": f"bytes={begun}-", "If-Range": tag} if begun else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as reply:
-            begun = begun if reply.status == 206 else 0  # 200: all of it, from the beginning
+            if reply.status != 206:  # all of it, from the beginning
+                begun = file.truncate(0)
             _tag(partial).write_text(reply.headers.get("ETag") or reply.headers.get("Last-Modified") or "", "utf8")
             length = reply.headers.get("Content-Length")
             total = begun + int(length) if length else None
-            with (
-                partial.open("ab" if begun else "wb") as file,
-                tqdm(
-                    total=total, initial=begun, unit="B", unit_scale=True, desc=_name(url), disable=not progress
-                ) as bar,
-            ):
+            settings = {"unit": "B", "unit_scale": True, "desc": _name(url), "disable": not progress}
+            with tqdm(total=total, initial=begun, **settings) as bar:
                 while block := reply.read(BLOCK):
-                    bar.update(file.write(block))
+                    bar.update(_append(file, block))
     except urllib.error.HTTPError as error:
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{begun}":
             return  # nothing is missing
@@ -288,7 +483,15 @@ def _download(url: str, partial: Path, progress: bool) -> None:
             f"{url} could not be read to its end ({reason}). No network? Run the same command again to go on, or bring "
             f"the file yourself: {partial.parent / _name(url)}."
         ) from None
-    if total is not None and partial.stat().st_size != total:
-        raise ValueError(
-            f"{url} ended after {partial.stat().st_size} of {total} bytes. Run the same command again to go on."
-        )
+    if total is not None and file.tell() != total:
+        raise ValueError(f"{url} ended after {file.tell()} of {total} bytes. Run the same command again to go on.")
+
+
+def _append(file: BinaryIO, block: bytes) -> int:
+    """Write a block to disk; what fails here is no fault of the network."""
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:
+        raise ValueError(f"{file.name} could not be written: {error.strerror}. Is the disk full?") from None
+    return len(block)

@@ -150,11 +150,12 @@ def fit_closed(
     if folder.finished:
         return open_flow(str(out))
     if folder.path and folder.writes:
-        about = about_flow(velocity, flow, torch.float64)
-        write_json(folder.path / "config.json", folder.identity | about | {"trials": [_line(trial) for trial in tried]})
-        save_tensors(folder.path / "weights.safetensors", velocity.state_dict())
+        about = about_flow(velocity, flow, torch.float64) | {"trials": [_line(trial) for trial in tried]}
         result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": value, "closed_form": True}
-        write_json(folder.path / "result.json", result)
+        with folder.locked():
+            write_json(folder.path / "config.json", folder.identity | about)
+            save_tensors(folder.path / "weights.safetensors", velocity.state_dict())
+            write_json(folder.path / "result.json", result)
     return flow
 
 

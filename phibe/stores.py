@@ -6,8 +6,8 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.files import beside
 from phibe.trajectories import Labels, Trajectories
 
 
@@ -48,8 +49,8 @@ def _copy(store: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         _refuse_full(states, store, folder.parent)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
-            partial = Path(name) / folder.name
+        with beside(folder) as temporary:
+            partial = temporary / folder.name
             partial.mkdir()
             _write(states, times, lengths, partial=partial)
             (partial / "labels.json").write_text(json.dumps(labels))
@@ -88,7 +89,7 @@ def _settle(partial: Path, folder: Path) -> None:
         if not folder.exists():
             raise
     for other in folder.parent.iterdir():
-        if other != folder and other.is_dir() and not other.name.startswith("."):
+        if other != folder and re.fullmatch(r"[0-9a-f]{16}", other.name) and (other / "labels.json").exists():
             shutil.rmtree(other, ignore_errors=True)
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.files import copy, replacing, write_json
+from phibe.files import copy, write_json, writing
 from phibe.training.devices import pick
+from phibe.training.runs import save_tensors
 
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
 KEPT = ("config.json", "report.json", "weights.safetensors")
@@ -61,23 +62,19 @@ def record(
     measure: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]],
     out: Path,
 ) -> Report:
-    """Run `measure() -> (results, weights)`, time it, leave config, weights and report in `out`, each file whole."""
-    began = time.perf_counter()
-    write_json(out / "config.json", asdict(config))
-    results, weights = measure()
-    if weights:
-        with replacing(out / "weights.safetensors") as partial:
-            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
-    report = Report(
-        experiment,
-        preset,
-        asdict(config),
-        results,
-        round(time.perf_counter() - began, 1),
-        pick("auto").type,
-        versions(),
-    )
-    write_json(out / "report.json", asdict(report))
+    """Run `measure() -> (results, weights)`, time it, leave config, weights and report in `out`, each file whole.
+
+    They replace those of an earlier run of the same experiment only when all is measured; no other folder is written.
+    """
+    began, settings = time.perf_counter(), asdict(config)
+    with writing(out, f"the experiment {experiment}", keys=settings):
+        results, weights = measure()
+        seconds, device = round(time.perf_counter() - began, 1), pick("auto").type
+        report = Report(experiment, preset, settings, results, seconds, device, versions())
+        write_json(out / "config.json", settings)
+        if weights:
+            save_tensors(out / "weights.safetensors", weights)
+        write_json(out / "report.json", asdict(report))
     return report
 
 

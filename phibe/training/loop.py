@@ -246,18 +246,16 @@ def train(
     learner = Learner(network, average.network, _optimiser(network, config))
     module, learner.optimiser = devices.setup(loss, learner.optimiser)
     watch = Watch(average, samples, check, config, devices)
-    folder.begin(learner)
-    devices.barrier()  # every process has read the folder before one of them writes to it
-    folder.clean(learner, about)
-
     quiet = not progress or devices.global_rank > 0
-    with tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar:
+    with (
+        folder.training(learner, about, devices.barrier),
+        tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
+    ):
         try:
             _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
         except Diverged as error:
             error.flow = task.result(_best(learner), data)
             raise
-    folder.finish(learner)
     devices.barrier()
     return task.result(_best(learner), data)
 
