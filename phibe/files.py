@@ -57,23 +57,29 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def check_target(path: str | Path, *, folder: bool = False) -> None:
     """Refuse a path at which something is that must not be replaced by a file, or by a `folder`."""
     path = Path(path)
-    if path.is_dir() and not folder:
-        raise ValueError(f"{path} is a folder, and a file is to be written. Choose another name.")
-    if folder and path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file, and a folder is to be written. Choose another name.")
-    if path.is_dir() and _strangers(path) and not _is_store(path):
+    if path.exists() and not (path.is_dir() if folder else path.is_file()):
+        raise ValueError(
+            f"{path} is no {'folder' if folder else 'file'}, and one is to be written. Choose another name."
+        )
+    if folder and _strangers(path) and not _is_store(path):
         raise ValueError(f"{path} holds files that phibe did not write, and stays. Choose another name, or remove it.")
 
 
 def _is_store(folder: Path) -> bool:
     """Whether `write_arrays` wrote this .zarr, and nobody put anything else into it."""
-    try:
-        ours = bool(json.loads((folder / "zarr.json").read_text("utf8"))["attributes"][STORE])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    attributes = _object(folder / "zarr.json").get("attributes") or {}
     files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = (path.relative_to(folder).as_posix() for path in files)
-    return ours and all(re.fullmatch(r"([^/]+/)?zarr\.json|[^/]+/c(/\d+)*", name) for name in names)
+    return STORE in attributes and all(re.fullmatch(r"([^/]+/)?zarr\.json|[^/]+/c(/\d+)*", name) for name in names)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """What a file of JSON says, or nothing if it is none."""
+    try:
+        found = json.loads(path.read_text("utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _take_place(new: Path, path: Path) -> None:
@@ -100,7 +106,7 @@ def _flush(path: Path) -> None:
 def write_json(path: str | Path, content: Any) -> Path:
     """Write JSON atomically; NaN and Inf are refused, since no other reader would take them back."""
     with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        partial.write_text(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf8")
     return Path(path)
 
 
@@ -145,10 +151,8 @@ def _lives(number: int, token: str, host: str) -> bool:
         return host != HOST or token == TOKEN
     try:
         os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is there, and somebody else's
-        pass
+    except OSError as error:  # PermissionError: it is there, and somebody else's
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -191,9 +195,9 @@ def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> 
     """
     folder, keys = Path(folder), set(keys)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and a folder is to be written. Choose another name.")
+        raise ValueError(f"{folder} is no folder, and one is to be written. Choose another name.")
     found, strangers = _mark(folder)[0], _strangers(folder)
-    if not strangers or found == kind or (not found and keys and keys <= _config_keys(folder)):
+    if not strangers or found == kind or (not found and keys and keys <= _object(folder / "config.json").keys()):
         return
     what = found or f"files that phibe did not write there ({', '.join(strangers[:3])}{' …' if strangers[3:] else ''})"
     raise ValueError(f"{folder} must be new, empty or {kind}; it holds {what}. Choose another folder.")
@@ -205,20 +209,10 @@ def _strangers(folder: Path) -> list[str]:
     return [name for name in names if name != MARK and not TEMPORARY.fullmatch(name)]
 
 
-def _config_keys(folder: Path) -> set[str]:
-    try:
-        return set(json.loads((folder / "config.json").read_text("utf8")))
-    except (OSError, ValueError, TypeError):
-        return set()
-
-
 def _mark(folder: Path) -> tuple[str, str]:
     """Kind of the folder and who writes it, each empty if it is not said."""
-    try:
-        lines = (folder / MARK).read_bytes().decode(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    kind, writer = (*lines, "", "")[:2]
+    mark = folder / MARK
+    kind, writer, *_ = *(mark.read_text("utf8", "replace").splitlines() if mark.is_file() else ()), "", ""
     return kind, writer
 
 
@@ -390,7 +384,9 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     target, partial = folder / name, folder / f".{name}.part"
     folder.mkdir(parents=True, exist_ok=True)
     if not target.exists():
-        with _appending(partial) as file:
+        with partial.open("ab") as file:
+            if not _lock(file.fileno(), partial) or target.exists():
+                raise ValueError(f"{partial} is being downloaded by another process. Wait until that ends.")
             _download(url, file, partial, progress)
             _check(partial, wanted, url)
             os.replace(partial, target)
@@ -398,19 +394,6 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     found = _check(target, wanted, url)
     write_json(folder / HASHES, _hashes(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
     return target
-
-
-@contextmanager
-def _appending(partial: Path) -> Iterator[BinaryIO]:
-    """The partial file, open at its end and locked; an empty one does not stay."""
-    with partial.open("ab") as file:
-        if not _lock(file.fileno(), partial):
-            raise ValueError(f"{partial} is being downloaded by another process. Wait until that ends.")
-        try:
-            yield file
-        finally:
-            if partial.exists() and not partial.stat().st_size:
-                partial.unlink()
 
 
 def sha256_of(path: str | Path) -> str:
@@ -429,13 +412,10 @@ def _name(url: str) -> str:
 def _hashes(folder: Path) -> dict[str, Any]:
     """What is known of the files there."""
     file = folder / HASHES
-    try:
-        found = json.loads(file.read_text("utf8")) if file.exists() else {}
-        return {name: entry | {"sha256": entry["sha256"]} for name, entry in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f"{file} is not a list of hashes that phibe wrote, and stays. Choose another folder."
-        ) from None
+    found = _object(file)
+    if file.exists() and not all(isinstance(entry, dict) and "sha256" in entry for entry in found.values() or [None]):
+        raise ValueError(f"{file} is no list of hashes that phibe wrote. Choose another folder.")
+    return found
 
 
 def _check(file: Path, wanted: str, url: str) -> str:
@@ -472,7 +452,8 @@ def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
             settings = {"unit": "B", "unit_scale": True, "desc": _name(url), "disable": not progress}
             with tqdm(total=total, initial=begun, **settings) as bar:
                 while block := reply.read(BLOCK):
-                    bar.update(_append(file, block))
+                    bar.update(file.write(block))
+            file.flush()
     except urllib.error.HTTPError as error:
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{begun}":
             return  # nothing is missing
@@ -485,13 +466,3 @@ def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
         ) from None
     if total is not None and file.tell() != total:
         raise ValueError(f"{url} ended after {file.tell()} of {total} bytes. Run the same command again to go on.")
-
-
-def _append(file: BinaryIO, block: bytes) -> int:
-    """Write a block to disk; what fails here is no fault of the network."""
-    try:
-        file.write(block)
-        file.flush()
-    except OSError as error:
-        raise ValueError(f"{file.name} could not be written: {error.strerror}. Is the disk full?") from None
-    return len(block)

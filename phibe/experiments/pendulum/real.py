@@ -75,8 +75,9 @@ def run(preset: str = "laptop", *, out: Path | None = None, config: Config | Non
     """Read, train on some runs, follow the others; the files are not part of the project, the report is."""
     config = config or CONFIGS[preset]
     out = out or Path("runs") / "pendulum_real" / preset
-    folder = _simulated(out / "markers", config) if config.folder == SIMULATED else Path(config.folder)
-    if not any((folder / f"{config.test[0]}.csv{end}").exists() for end in ("", ".gz")):
+    simulated = config.folder == SIMULATED
+    folder = out / "markers" if simulated else Path(config.folder)
+    if not simulated and not any((folder / f"{config.test[0]}.csv{end}").exists() for end in ("", ".gz")):
         raise MissingData(
             f"This experiment needs the runs {config.train[0]}.csv to {config.test[-1]}.csv (or .csv.gz) of IBM's data "
             f'set "Double Pendulum Chaotic" (CDLA-Permissive-1.0) in the folder {config.folder!r}; they are not there. '
@@ -85,16 +86,17 @@ def run(preset: str = "laptop", *, out: Path | None = None, config: Config | Non
     return record("pendulum_real", preset, config, lambda: _measure(config, folder, out / "fits"), out)
 
 
-def _simulated(folder: Path, config: Config) -> Path:
+def _simulate(folder: Path, config: Config) -> None:
     """Files of the same form, of the noisy Acrobot seen at 400 rows a second."""
     times = torch.arange(600, dtype=torch.float64) / RATE
     data = Acrobot().simulate(paths=len(config.train) + len(config.test), times=times, substeps=1, seed=config.seed)
     for number, path in enumerate(data.states):
         write_markers(folder / f"{number}.csv", path)
-    return folder
 
 
 def _measure(config: Config, folder: Path, fits: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if config.folder == SIMULATED:
+        _simulate(folder, config)
     train, test = open_runs(folder, config.train), open_runs(folder, config.test)
     scale = Scale(_observed(train))
     judge = Judge(test, scale, config)
