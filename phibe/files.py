@@ -84,13 +84,13 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _take_place(new: Path, path: Path) -> None:
     """Rename; a folder cannot be renamed over, so an old one steps aside and comes back if that fails."""
-    old = new.with_name(OLD + new.name) if path.is_dir() else None
-    if old:
+    old = new.with_name(OLD + new.name)
+    if path.is_dir():
         os.replace(path, old)
     try:
         os.replace(new, path)
     except BaseException:
-        if old:
+        if old.exists():
             os.replace(old, path)
         raise
 
@@ -212,8 +212,8 @@ def _strangers(folder: Path) -> list[str]:
 def _mark(folder: Path) -> tuple[str, str]:
     """Kind of the folder and who writes it, each empty if it is not said."""
     mark = folder / MARK
-    kind, writer, *_ = *(mark.read_text("utf8", "replace").splitlines() if mark.is_file() else ()), "", ""
-    return kind, writer
+    lines = mark.read_text("utf8", "replace").splitlines() if mark.is_file() else []
+    return (*lines, "", "")[0], (*lines, "", "")[1]
 
 
 def _sign(mark: int, text: str) -> None:
@@ -413,7 +413,8 @@ def _hashes(folder: Path) -> dict[str, Any]:
     """What is known of the files there."""
     file = folder / HASHES
     found = _object(file)
-    if file.exists() and not all(isinstance(entry, dict) and "sha256" in entry for entry in found.values() or [None]):
+    known = [isinstance(entry, dict) and "sha256" in entry for entry in found.values()]
+    if file.exists() and not (known and all(known)):
         raise ValueError(f"{file} is no list of hashes that phibe wrote. Choose another folder.")
     return found
 

@@ -26,8 +26,9 @@ from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLASSES, CLOSED, FitConfig
 from phibe.training.loop import fit, identify
-from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow, save_tensors
+from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow
 from phibe.training.sampling import split_paths
+from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 # -- knots -----------------------------------------------------------------------------------------------------------

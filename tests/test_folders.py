@@ -20,7 +20,8 @@ from phibe.experiments.turbulence.data import generate
 from phibe.fitting import fit_closed
 from phibe.io import open_data, save_data
 from phibe.linear.folds import Size
-from phibe.training.runs import load_tensors, open_flow, save_flow, save_tensors
+from phibe.training.runs import open_flow, save_flow
+from phibe.training.tensors import load_tensors, save_tensors
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = PAPER["reversible"].simulate(paths=30, times=torch.linspace(0, 1, 9), seed=0)
@@ -185,20 +186,20 @@ import sys, time
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests"]
 import torch
 torch.set_num_threads(1)
-from phibe.training import runs
+from phibe.training import tensors
 from test_resume import train
 
-whole, saved = runs.save_file, []
+whole, saved = tensors.save_file, []
 
-def save_file(tensors, path, **options):
+def save_file(content, path, **options):
     saved.append(path)
     if len(saved) == 2 and sys.argv[3] == "half":
         path.write_bytes(b"half of it")
         print("half", flush=True)
         time.sleep(600)
-    whole(tensors, path, **options)
+    whole(content, path, **options)
 
-runs.save_file = save_file
+tensors.save_file = save_file
 print("ready", flush=True)
 sys.stdin.readline()
 try:

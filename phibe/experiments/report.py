@@ -19,7 +19,7 @@ from torch import Tensor
 
 from phibe.files import copy, write_json, writing
 from phibe.training.devices import pick
-from phibe.training.runs import save_tensors
+from phibe.training.tensors import save_tensors
 
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
 KEPT = ("config.json", "report.json", "weights.safetensors")

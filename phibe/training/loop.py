@@ -23,8 +23,9 @@ from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import WHERE, FitConfig
 from phibe.training.devices import PRECISIONS, engine, seed_device
-from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
+from phibe.training.runs import Fitted, Folder, Learner, about_flow, load_weights, of_data, read_weights
 from phibe.training.sampling import Batches, Samples, seed_of, split_paths
+from phibe.training.tensors import fingerprint
 from phibe.training.validation import Watch, judge
 from phibe.trajectories import Trajectories
 

@@ -1,8 +1,12 @@
-"""Runs: a fitted flow in a folder, `config.json` and `weights.safetensors`, from which it can be had back."""
+"""Runs: a fitted flow in a folder, `config.json` and `weights.safetensors`, from which it is opened again.
+
+While a network is trained, `Folder` keeps a checkpoint and `metrics.jsonl` there, so that a run that was killed goes on
+to the same bits; no other process can write to it, and no other run is mistaken for it. `save_flow` and `open_flow` do
+the same for a flow without its training, and `describe_run` says what is there. Next: `phibe.training.loop`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -12,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,95 +26,10 @@ from phibe.linear.folds import Size
 from phibe.networks import NETWORKS, build
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
+from phibe.training.tensors import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
 from phibe.trajectories import Labels, Trajectories
 
-# -- files of tensors --------------------------------------------------------------------------------------------------
-
-
-def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: Any = None) -> None:
-    """Write the tensors and the facts about them to one file, which is either the old one or the new one."""
-    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    header = json.dumps({"facts": facts, "sha256": _digest(tensors, facts)}, allow_nan=False)
-    with replacing(path) as partial:
-        try:
-            save_file(tensors, partial, metadata={"phibe": header})  # one key: the order of several would be random
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}. Is the disk full?") from None
-        partial.chmod(0o644)
-
-
-def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], Any]:
-    """Tensors and facts as they were saved, or an error that says what is wrong with the file."""
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"There is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get("phibe")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is cut short or no safetensors file: {error}. Delete it to start again.") from error
-    if header is None:
-        raise ValueError(f"{path} holds tensors, but not ones that this package saved. Is it of another program?")
-    try:
-        content = json.loads(header)
-        facts, digest = content["facts"], content["sha256"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: its header cannot be read. Delete it to start again.") from error
-    if _digest(tensors, facts) != digest:
-        raise ValueError(f"{path} is damaged: its content does not match its checksum. Delete it to start again.")
-    return tensors, facts
-
-
-def _digest(tensors: dict[str, Tensor], facts: Any) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The memory of a tensor; a single number may be contiguous with a stride of zero, which `view` does not take."""
-    return tensor.cpu().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
-
-
-def fingerprint(data: Trajectories) -> str:
-    """A hash of all numbers in the data, read a few megabytes at a time."""
-    digest = hashlib.sha256(f"{data.states.dtype} {tuple(data.states.shape)}".encode())
-    for part in (data.times, data.lengths, *(chunk.states for chunk in data.chunks())):
-        if part is not None:
-            digest.update(_bytes(part))
-    return digest.hexdigest()
-
-
-# -- groups of tensors -------------------------------------------------------------------------------------------------
-
-
-def join(**groups: dict[str, Tensor]) -> dict[str, Tensor]:
-    """{"network.layer.weight": …, "best.layer.weight": …} of groups network, best, …"""
-    return {f"{group}.{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-
-
-def part(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}
-
-
-def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory: `3.exp_avg` is that of the fourth parameter."""
-    state = optimiser.state_dict()["state"]
-    return {f"{i}.{name}": torch.as_tensor(value) for i, values in state.items() for name, value in values.items()}
-
-
-def restore_optimiser(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-
-
-# -- metrics ----------------------------------------------------------------------------------------------------------
+# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 class Metrics:
@@ -124,20 +41,20 @@ class Metrics:
     def append(self, line: dict[str, Any]) -> None:
         """A number that is not finite is written as null, which every reader of JSON takes."""
         if self.path:
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf8") as file:
                 file.write(json.dumps({key: _finite(value) for key, value in line.items()}) + "\n")
 
     def trim(self, step: int) -> None:
         """Forget what was written after `step`, or not to its end: that part is about to be done again."""
         if self.path and self.path.exists():
-            kept = [line for line in self.path.read_text().splitlines() if _step(line) <= step]
+            kept = [line for line in self.path.read_text("utf8").splitlines() if _step(line) <= step]
             with replacing(self.path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in kept))
+                partial.write_text("".join(f"{line}\n" for line in kept), "utf8")
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path or not self.path.exists():
             return []
-        return [json.loads(line) for line in self.path.read_text().splitlines() if _step(line) < math.inf]
+        return [json.loads(line) for line in self.path.read_text("utf8").splitlines() if _step(line) < math.inf]
 
 
 def _finite(value: Any) -> Any:
@@ -245,6 +162,7 @@ class Folder:
             self._restore(learner)
             barrier()  # every process has read the folder before one of them writes to it
             if self.path and self.writes:
+                (self.path / "weights.safetensors").unlink(missing_ok=True)  # of a run that diverged
                 write_json(self.path / "config.json", self.identity | about)
                 self.metrics.trim(learner.progress.step)
             yield
@@ -286,7 +204,7 @@ class Folder:
         if not self.path or not (self.finished or self._checkpoint.exists()):
             return
         try:
-            identity = json.loads((self.path / "config.json").read_text())
+            identity = json.loads((self.path / "config.json").read_text("utf8"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.path} holds a run without a readable config.json: {error}. Choose another `out`."
@@ -395,7 +313,7 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
 def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
-        about = json.loads(path.read_text())
+        about = json.loads(path.read_text("utf8"))
         if missing := set(OPENS) - about.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         return about
@@ -439,24 +357,40 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: str | Pa
 # -- what a run is, in a few lines -------------------------------------------------------------------------------------
 
 
-def describe_run(folder: Path) -> str:
+def describe_run(folder: str | Path) -> str:
     """How far a run is, what it is of, and the settings that are not the defaults."""
-    about = read_config(folder)
-    defaults, config = asdict(FitConfig()), about.get("config", {})
-    changed = {name: value for name, value in config.items() if defaults.get(name) != value}
-    network = about["network"]
+    folder, about = Path(folder), read_config(folder)
+    network, config, defaults = about["network"], about.get("config", {}), asdict(FitConfig())
     arguments = ", ".join(f"{name}={value}" for name, value in network.get("arguments", {}).items())
+    changed = [f"{name}={value}" for name, value in config.items() if defaults.get(name) != value]
     history = Metrics(folder / "metrics.jsonl").read()
     lines = {
-        "status": _status(folder, history, config),
+        "status": _status(folder, config),
         "network": f"{network['name']}({arguments}){', normalised' if network['normalised'] else ''}",
         "objective": ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in about.get("objective", {}).items()),
         "state": f"shape {tuple(about['state_shape'])}, times {about['interval']}, step {about['step']:g}",
-        "settings": ", ".join(f"{name}={value}" for name, value in changed.items()) or "the defaults",
+        "settings": ", ".join(changed) or "the defaults",
     }
     if "trials" in about:
         lines["tried"] = _trials(about["trials"])
-    return "\n".join([str(folder), *_rows(lines), *_last(history)])
+    return "\n".join([str(folder), *(f"  {name:10} {text}" for name, text in lines.items()), *_last(history)])
+
+
+def _status(folder: Path, config: dict[str, Any]) -> str:
+    if (folder / "result.json").exists():
+        return _result(json.loads((folder / "result.json").read_text("utf8")))
+    if (folder / "checkpoint.safetensors").exists():
+        step = load_tensors(folder / "checkpoint.safetensors")[1]["progress"]["step"]
+        return f"not finished: it goes on at step {step} of {config.get('steps')} when started again"
+    return "not finished: no checkpoint yet" if config else "a flow that was saved"
+
+
+def _result(result: dict[str, Any]) -> str:
+    how = f"{'stopped early' if result['stopped_early'] else 'finished'} after {result['steps']} steps"
+    best, at = "best held-out objective", f" at step {result['best_step']}"
+    if result.get("closed_form"):
+        how, best, at = "solved in closed form", "held-out objective", ""
+    return how if result["held_out"] is None else f"{how}, {best} {result['held_out']:.6g}{at}"
 
 
 def _trials(trials: list[dict[str, Any]]) -> str:
@@ -469,36 +403,10 @@ def _trials(trials: list[dict[str, Any]]) -> str:
     )
 
 
-def _status(folder: Path, history: list[dict[str, Any]], config: dict[str, Any]) -> str:
-    if (folder / "result.json").exists():
-        result = json.loads((folder / "result.json").read_text())
-        if result.get("closed_form"):
-            return "solved in closed form" + (
-                "" if result["held_out"] is None else f", held-out objective {result['held_out']:.6g}"
-            )
-        how = "stopped early" if result["stopped_early"] else "finished"
-        best = (
-            ""
-            if result["held_out"] is None
-            else f", best held-out objective {result['held_out']:.6g} at step {result['best_step']}"
-        )
-        return f"{how} after {result['steps']} steps{best}"
-    if (folder / "checkpoint.safetensors").exists():
-        step = load_tensors(folder / "checkpoint.safetensors")[1]["progress"]["step"]
-        return f"not finished: it goes on at step {step} of {config.get('steps')} when started again"
-    return "not finished: no checkpoint yet" if config else "a flow that was saved"
-
-
 def _last(history: list[dict[str, Any]], count: int = 5) -> list[str]:
-    if not history:
-        return []
-    names = ["step", "train", "held_out", "jacobian_dx"]
-    rows = [
-        names,
-        *([f"{line[name]:.5g}" if line.get(name) is not None else "-" for name in names] for line in history[-count:]),
-    ]
-    return ["  last evaluations", *("  " + "".join(f"{cell:>14}" for cell in row) for row in rows)]
-
-
-def _rows(lines: dict[str, str]) -> list[str]:
-    return [f"  {name:10} {text}" for name, text in lines.items()]
+    """A table of the last evaluations."""
+    names = ("step", "train", "held_out", "jacobian_dx")
+    cells = [[line.get(name) for name in names] for line in history[-count:]]
+    rows = [names, *(["-" if cell is None else f"{cell:.5g}" for cell in row] for row in cells)]
+    table = ["  " + "".join(f"{cell:>14}" for cell in row) for row in rows]
+    return ["  last evaluations", *table] if history else []

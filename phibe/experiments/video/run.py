@@ -25,7 +25,7 @@ from phibe.experiments.video.methods import learn, methods, restore, rolls
 from phibe.experiments.video.vq import Coded, VQCodec
 from phibe.files import write_json
 from phibe.training.config import FitConfig
-from phibe.training.runs import save_tensors
+from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safetensors"
