@@ -1,8 +1,7 @@
 """Files that are either whole or not there, and folders that belong to one process while it writes them.
 
-`replacing` writes a file beside its place and renames it; `writing` marks a folder as ours and locks it; nothing that
-this package did not write is replaced. Named arrays are kept in .npz, .npy, .nc or .zarr, without pickles; downloads
-go on where they were cut off and have the hash that they must have. Next: `phibe.trajectories`, what the files hold.
+`replacing` writes a file beside its place and renames it; `writing` marks a folder as ours and locks it. Arrays are
+kept without pickles; downloads go on where they were cut off and are verified. Next: `phibe.trajectories`.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 KINDS = (".npz", ".npy", ".nc", ".zarr")
+STORE, HASHES = "phibe", "hashes.json"
+"""Attribute of a .zarr written here, which may be replaced; sizes, SHA-256 and addresses of downloads, beside them."""
 
 # -- files that are either whole or not there ------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ def beside(path: Path) -> Iterator[Path]:
 def sweep(folder: Path) -> None:
     """Remove the temporary folders of killed processes; what one of them was just replacing comes back."""
     for left in folder.glob(".*.part"):
-        if (found := TEMPORARY.fullmatch(left.name)) and not _lives(int(found[1]), found[2], found[3]):
+        if (found := TEMPORARY.fullmatch(left.name)) and not _lives(int(found[1]), *found.groups()[1:]):
             with suppress(OSError):  # another process may be removing it too
                 for new in list(left.iterdir()):
                     if (old := left / (OLD + new.name)).exists() and not (folder / new.name).exists():
@@ -171,21 +172,15 @@ def writing(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> Itera
     folder = Path(folder)
     check_folder(folder, kind, keys=keys)
     folder.mkdir(parents=True, exist_ok=True)
-    mark = os.open(folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        if not _lock(mark, folder):
-            raise ValueError(
-                f"{folder} is being written by {_writer(folder)}. Wait until that ends, or choose another folder."
-            )
+    with os.fdopen(os.open(folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)) as mark:
+        if not _lock(mark.fileno(), folder):
+            raise ValueError(f"{folder} is being written by {_writer(folder)}. Wait for it, or choose another folder.")
         check_folder(folder, kind, keys=keys)  # again: another process may just have ended
-        _sign(mark, f"{kind}\nprocess {os.getpid()} on {HOST}\n")
-        sweep(folder)
+        _sign(mark.fileno(), f"{kind}\nprocess {os.getpid()} on {HOST}\n")
         try:
             yield
         finally:
-            _sign(mark, f"{kind}\n")
-    finally:
-        os.close(mark)
+            _sign(mark.fileno(), f"{kind}\n")
 
 
 def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> None:
@@ -212,14 +207,13 @@ def _strangers(folder: Path) -> list[str]:
 def _mark(folder: Path) -> tuple[str, str]:
     """Kind of the folder and who writes it, each empty if it is not said."""
     mark = folder / MARK
-    lines = mark.read_text("utf8", "replace").splitlines() if mark.is_file() else []
-    return (*lines, "", "")[0], (*lines, "", "")[1]
+    kind, writer, *_ = [*(mark.read_text("utf8", "replace").splitlines() if mark.is_file() else []), "", ""]
+    return kind, writer
 
 
 def _sign(mark: int, text: str) -> None:
     """Write over the old text at once: nobody ever reads an empty mark."""
-    os.pwrite(mark, text.encode(), 0)
-    os.ftruncate(mark, len(text.encode()))
+    os.ftruncate(mark, os.pwrite(mark, text.encode(), 0))
 
 
 def _writer(folder: Path) -> str:
@@ -238,15 +232,11 @@ def _lock(handle: int, path: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        message = f"{path} cannot be locked ({error}): take care that no other process writes there."
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(f"{path} cannot be locked ({error}). Let no other process write there.", stacklevel=4)
     return True
 
 
 # -- named arrays ------------------------------------------------------------------------------------------------------
-
-STORE = "phibe"
-"""Attribute of a .zarr that was written here: such a one may be replaced."""
 
 
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -307,9 +297,8 @@ def read_npz(file: Path | BinaryIO, *, most: int | None = None) -> dict[str, np.
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
     """A map, so that a header which promises more than the file holds is refused, and nothing is read before use."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.dtype.names:
-        return {name: np.array(array[name]) for name in array.dtype.names}
-    return {"states": array}
+    names = array.dtype.names
+    return {name: np.array(array[name]) for name in names} if names else {"states": array}
 
 
 def _read_netcdf(path: Path) -> dict[str, np.ndarray]:
@@ -328,10 +317,8 @@ def _read_zarr(path: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(array) for name, array in group.arrays()} | text
 
 
-READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
-    **{".npz": read_npz, ".npy": _read_npy},
-    **{".nc": _read_netcdf, ".zarr": _read_zarr},
-}
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]]
+READERS = dict(zip(KINDS, (read_npz, _read_npy, _read_netcdf, _read_zarr), strict=True))
 
 
 def open_dataset(path: Path) -> Any:
@@ -360,16 +347,11 @@ def refuse_size(size: int, most: int | None = None) -> None:
 def _known(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in KINDS:
-        raise ValueError(
-            f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}. Choose one of these."
-        )
+        raise ValueError(f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}.")
     return path
 
 
 # -- downloads -------------------------------------------------------------------------------------------------------
-
-HASHES, BLOCK = "hashes.json", 2**20
-"""File beside the downloaded ones: size, SHA-256 and address of each; bytes read at a time."""
 
 
 def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: bool = True) -> Path:
@@ -379,8 +361,7 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     on. A download that was cut off goes on where it ended, if the server has still the same file.
     """
     folder, name = Path(folder), _name(url)
-    known = _hashes(folder).get(name, {})
-    wanted = (sha256 or known.get("sha256", "")).lower()
+    wanted = (sha256 or _hashes(folder).get(name, {}).get("sha256", "")).lower()
     target, partial = folder / name, folder / f".{name}.part"
     folder.mkdir(parents=True, exist_ok=True)
     if not target.exists():
@@ -424,8 +405,8 @@ def _check(file: Path, wanted: str, url: str) -> str:
     found = sha256_of(file)
     if wanted and found != wanted:
         if file.name.endswith(".part"):
-            file.unlink()
-            _tag(file).unlink(missing_ok=True)
+            for part in (file, _tag(file)):
+                part.unlink(missing_ok=True)
         raise ValueError(
             f"{file} must have SHA-256 {wanted}; it has {found}. Either {url} serves another file now, or it was "
             f"changed on the way. Remove it and its entry in {HASHES} only if you trust the new one."
@@ -452,7 +433,7 @@ def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
             total = begun + int(length) if length else None
             settings = {"unit": "B", "unit_scale": True, "desc": _name(url), "disable": not progress}
             with tqdm(total=total, initial=begun, **settings) as bar:
-                while block := reply.read(BLOCK):
+                while block := reply.read(2**20):
                     bar.update(file.write(block))
             file.flush()
     except urllib.error.HTTPError as error:
