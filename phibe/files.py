@@ -195,7 +195,7 @@ def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> 
     if not strangers or found == kind or (not found and keys and keys <= _object(folder / "config.json").keys()):
         return
     what = found or f"files that phibe did not write there ({', '.join(strangers[:3])}{' …' if strangers[3:] else ''})"
-    raise ValueError(f"{folder} must be new, empty or {kind}; it holds {what}. Choose another folder.")
+    raise ValueError(f"{folder} must be new, empty or hold {kind}; it holds {what}. Choose another folder.")
 
 
 def _strangers(folder: Path) -> list[str]:

@@ -106,7 +106,7 @@ def test_folders_beside_a_store_keep_what_is_not_ours(here):
         save_data(DATA[:count], "a.zarr")
         assert len(open_data("a.zarr")) == count
         assert len(os.listdir("a.cache")) == 2
-    with pytest.raises(ValueError, match=r"b\.parts must be new, empty or parts of a store; it holds files"):
+    with pytest.raises(ValueError, match=r"b\.parts must be new, empty or hold parts of a store; it holds files"):
         generate(PAPER["reversible"], "b.zarr", paths=4, times=[0.0, 0.5], shard=2)
     assert Path("a.cache/photos/me.png").exists() and Path("b.parts/photos/me.png").exists()
 
@@ -130,7 +130,7 @@ def test_a_strangers_folder_is_refused(here, flow, capsys, stranger):
         line = refused([*command, "--out", "mine"], capsys)
         assert f"holds files that phibe did not write there ({stranger})" in line
     for write in (lambda: save_flow(flow, "mine"), lambda: train("mine")):
-        with pytest.raises(ValueError, match=f"mine must be new, empty or .*{stranger}"):
+        with pytest.raises(ValueError, match=f"mine must be new, empty or hold .*{stranger}"):
             write()
     assert os.listdir("mine") == [stranger]
 
@@ -149,7 +149,7 @@ def test_a_folder_of_another_kind_is_refused_and_one_of_the_same_kind_is_written
         (lambda: train("experiment"), "a fit; it holds the experiment affine_ou"),
         (lambda: experiment("ou_theory").run("smoke", out=Path("experiment")), "the experiment ou_theory; it holds"),
     ):
-        with pytest.raises(ValueError, match=f"must be new, empty or {kind}"):
+        with pytest.raises(ValueError, match=f"must be new, empty or hold {kind}"):
             write()
     assert everything(".") == before
     (Path("fit") / "notes.txt").write_text("mine")
@@ -245,7 +245,7 @@ def test_a_second_process_is_refused_and_the_next_after_a_kill_cleans_up_and_goe
 
 
 def test_two_equal_fits_at_once_write_each_line_once(tmp_path):
-    both = [start(tmp_path / "run", "whole", 600) for _ in range(2)]
+    both = [start(tmp_path / "run", "whole", 300) for _ in range(2)]
     assert [process.stdout.readline() for process in both] == ["ready\n"] * 2
     for process in both:
         let_go(process)
@@ -255,7 +255,7 @@ def test_two_equal_fits_at_once_write_each_line_once(tmp_path):
     for code, error, other in zip(codes, errors, reversed(both), strict=True):
         assert code == 0 or f"is being written by process {other.pid} on " in error
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    assert steps == [*range(6, 601, 6)]
+    assert steps == [*range(6, 301, 6)]
 
 
 def test_a_lock_ends_with_an_error_and_shuts_out_its_own_process_too(tmp_path):
