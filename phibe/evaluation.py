@@ -18,7 +18,7 @@ from phibe.flow import Flow
 from phibe.io import open_data
 from phibe.metrics import Estimate, sliced_w2
 from phibe.objectives import estimate_noise, find_objective
-from phibe.training.runs import fingerprint
+from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories
 
 # -- source ----------------------------------------------------------------------------------------------------------

@@ -1,17 +1,27 @@
-"""Files that are either whole or not there: atomic writes, and named arrays in .npz, .npy, .nc or .zarr, no pickles."""
+"""Files that are either whole or not there, and folders that belong to one process while it writes them.
+
+`replacing` writes a file beside its place and renames it; `writing` marks a folder as ours and locks it. Arrays are
+kept without pickles; downloads go on where they were cut off and are verified. Next: `phibe.trajectories`.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
 import tempfile
+import time
 import urllib.error
 import urllib.request
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,35 +30,68 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from tqdm.auto import tqdm
 
-# -- files that are either whole or not there ------------------------------------------------------------------------
-
-
 KINDS = (".npz", ".npy", ".nc", ".zarr")
+STORE, HASHES = "phibe", "hashes.json"
+"""Attribute of a .zarr written here, which may be replaced; sizes, SHA-256 and addresses of downloads, beside them."""
+
+# -- files that are either whole or not there ------------------------------------------------------------------------
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it is flushed to disk and takes the place of `path`."""
+    """Yield a temporary name beside `path`; on success it is flushed to disk and takes the place of `path`.
+
+    A file replaces a file; a folder replaces an empty one or a store of `write_arrays`; nothing else is replaced.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        partial = Path(folder) / path.name
+    check_target(path, folder=path.is_dir())
+    with beside(path) as temporary:
+        partial = temporary / path.name
         yield partial
         for part in (*partial.rglob("*"), partial):
             _flush(part)
+        check_target(path, folder=partial.is_dir())
         _take_place(partial, path)
     _flush(path.parent)
 
 
+def check_target(path: str | Path, *, folder: bool = False) -> None:
+    """Refuse a path at which something is that must not be replaced by a file, or by a `folder`."""
+    path = Path(path)
+    if path.exists() and not (path.is_dir() if folder else path.is_file()):
+        raise ValueError(
+            f"{path} is no {'folder' if folder else 'file'}, and one is to be written. Choose another name."
+        )
+    if folder and _strangers(path) and not _is_store(path):
+        raise ValueError(f"{path} holds files that phibe did not write, and stays. Choose another name, or remove it.")
+
+
+def _is_store(folder: Path) -> bool:
+    """Whether `write_arrays` wrote this .zarr, and nobody put anything else into it."""
+    attributes = _object(folder / "zarr.json").get("attributes") or {}
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = (path.relative_to(folder).as_posix() for path in files)
+    return STORE in attributes and all(re.fullmatch(r"([^/]+/)?zarr\.json|[^/]+/c(/\d+)*", name) for name in names)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """What a file of JSON says, or nothing if it is none."""
+    try:
+        found = json.loads(path.read_text("utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _take_place(new: Path, path: Path) -> None:
     """Rename; a folder cannot be renamed over, so an old one steps aside and comes back if that fails."""
-    old = new.with_name("old") if path.is_dir() else None
-    if old:
+    old = new.with_name(OLD + new.name)
+    if path.is_dir():
         os.replace(path, old)
     try:
         os.replace(new, path)
     except BaseException:
-        if old:
+        if old.exists():
             os.replace(old, path)
         raise
 
@@ -74,6 +117,126 @@ def copy(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, partial)
 
 
+# -- temporary folders -------------------------------------------------------------------------------------------------
+
+OLD = "replaced "
+"""Begins the name of what steps aside for a new folder."""
+HOST, TOKEN = re.sub(r"[^\w.-]", "-", platform.node())[:30], secrets.token_hex(4)
+TEMPORARY = re.compile(r"\..*\.(\d+)-([0-9a-f]{8})@([\w.-]*)\.\w{8}\.part")
+"""Name of a temporary folder: what it is for, process number, token of the process, machine, and random letters."""
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, removed in the end; those that killed processes left there go first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    prefix = f".{path.name[:40]}.{os.getpid()}-{TOKEN}@{HOST}."
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix, suffix=".part") as name:
+        yield Path(name)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary folders of killed processes; what one of them was just replacing comes back."""
+    for left in folder.glob(".*.part"):
+        if (found := TEMPORARY.fullmatch(left.name)) and not _lives(int(found[1]), *found.groups()[1:]):
+            with suppress(OSError):  # another process may be removing it too
+                for new in list(left.iterdir()):
+                    if (old := left / (OLD + new.name)).exists() and not (folder / new.name).exists():
+                        os.replace(old, folder / new.name)
+                shutil.rmtree(left)
+
+
+def _lives(number: int, token: str, host: str) -> bool:
+    """Whether a process may still be there: on another machine nobody can say."""
+    if host != HOST or number == os.getpid():
+        return host != HOST or token == TOKEN
+    try:
+        os.kill(number, 0)
+    except OSError as error:  # PermissionError: it is there, and somebody else's
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+# -- folders of one kind, written by one process at a time -------------------------------------------------------------
+
+MARK = ".phibe"
+"""File in a folder of ours: a line with its kind and, while it is written, one with who does; it is also the lock."""
+
+
+@contextmanager
+def writing(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> Iterator[None]:
+    """Mark the folder as one of this kind, and keep every other process out until the end.
+
+    The lock is the kernel's, on the mark: it goes with the process, however that ends. Further see `check_folder`.
+    """
+    folder = Path(folder)
+    check_folder(folder, kind, keys=keys)
+    folder.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)) as mark:
+        if not _lock(mark.fileno(), folder):
+            raise ValueError(f"{folder} is being written by {_writer(folder)}. Wait for it, or choose another folder.")
+        check_folder(folder, kind, keys=keys)  # again: another process may just have ended
+        _sign(mark.fileno(), f"{kind}\nprocess {os.getpid()} on {HOST}\n")
+        try:
+            yield
+        finally:
+            _sign(mark.fileno(), f"{kind}\n")
+
+
+def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> None:
+    """Refuse a folder that is neither new nor empty nor marked as one of this kind.
+
+    Folders of earlier versions have no mark: they are known by a config.json that has all these `keys`.
+    """
+    folder, keys = Path(folder), set(keys)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder, and one is to be written. Choose another name.")
+    found, strangers = _mark(folder)[0], _strangers(folder)
+    if not strangers or found == kind or (not found and keys and keys <= _object(folder / "config.json").keys()):
+        return
+    what = found or f"files that phibe did not write there ({', '.join(strangers[:3])}{' …' if strangers[3:] else ''})"
+    raise ValueError(f"{folder} must be new, empty or hold {kind}; it holds {what}. Choose another folder.")
+
+
+def _strangers(folder: Path) -> list[str]:
+    """What is in a folder beside its mark and temporary folders."""
+    names = sorted(os.listdir(folder)) if folder.exists() else []
+    return [name for name in names if name != MARK and not TEMPORARY.fullmatch(name)]
+
+
+def _mark(folder: Path) -> tuple[str, str]:
+    """Kind of the folder and who writes it, each empty if it is not said."""
+    mark = folder / MARK
+    kind, writer, *_ = [*(mark.read_text("utf8", "replace").splitlines() if mark.is_file() else []), "", ""]
+    return kind, writer
+
+
+def _sign(mark: int, text: str) -> None:
+    """Write over the old text at once: nobody ever reads an empty mark."""
+    os.ftruncate(mark, os.pwrite(mark, text.encode(), 0))
+
+
+def _writer(folder: Path) -> str:
+    """Who has the lock; who just got it may not yet have signed."""
+    for _ in range(20):
+        if writer := _mark(folder)[1]:
+            return writer
+        time.sleep(0.05)
+    return "another process"
+
+
+def _lock(handle: int, path: Path) -> bool:
+    """Lock an open file until it is closed; False if another process has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        warnings.warn(f"{path} cannot be locked ({error}). Let no other process write there.", stacklevel=4)
+    return True
+
+
 # -- named arrays ------------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +253,7 @@ def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
         else:
             import zarr
 
-            group = zarr.open_group(partial, mode="w")
+            group = zarr.open_group(partial, mode="w", attributes={STORE: True})
             for name, array in arrays.items():
                 if array.dtype.kind == "U":  # text is an attribute: arrays of it have no standard form
                     group.attrs[name] = array.tolist()
@@ -135,9 +298,8 @@ def read_npz(file: Path | BinaryIO, *, most: int | None = None) -> dict[str, np.
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
     """A map, so that a header which promises more than the file holds is refused, and nothing is read before use."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.dtype.names:
-        return {name: np.array(array[name]) for name in array.dtype.names}
-    return {"states": array}
+    names = array.dtype.names
+    return {name: np.array(array[name]) for name in names} if names else {"states": array}
 
 
 def _read_netcdf(path: Path) -> dict[str, np.ndarray]:
@@ -156,10 +318,8 @@ def _read_zarr(path: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(array) for name, array in group.arrays()} | text
 
 
-READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
-    **{".npz": read_npz, ".npy": _read_npy},
-    **{".nc": _read_netcdf, ".zarr": _read_zarr},
-}
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]]
+READERS = dict(zip(KINDS, (read_npz, _read_npy, _read_netcdf, _read_zarr), strict=True))
 
 
 def open_dataset(path: Path) -> Any:
@@ -188,18 +348,11 @@ def refuse_size(size: int, most: int | None = None) -> None:
 def _known(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in KINDS:
-        raise ValueError(
-            f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}. Choose one of these."
-        )
+        raise ValueError(f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}.")
     return path
 
 
 # -- downloads -------------------------------------------------------------------------------------------------------
-
-
-HASHES = "hashes.json"
-"""In the folder of the files: size, SHA-256 and address of each."""
-BLOCK = 2**20
 
 
 def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: bool = True) -> Path:
@@ -209,15 +362,17 @@ def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: 
     on. A download that was cut off goes on where it ended, if the server has still the same file.
     """
     folder, name = Path(folder), _name(url)
-    known = _hashes(folder).get(name, {})
-    wanted = (sha256 or known.get("sha256", "")).lower()
+    wanted = (sha256 or _hashes(folder).get(name, {}).get("sha256", "")).lower()
     target, partial = folder / name, folder / f".{name}.part"
+    folder.mkdir(parents=True, exist_ok=True)
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(url, partial, progress)
-        _check(partial, wanted, url)
-        os.replace(partial, target)
-        _tag(partial).unlink(missing_ok=True)
+        with partial.open("ab") as file:
+            if not _lock(file.fileno(), partial) or target.exists():
+                raise ValueError(f"{partial} is being downloaded by another process. Wait until that ends.")
+            _download(url, file, partial, progress)
+            _check(partial, wanted, url)
+            os.replace(partial, target)
+            _tag(partial).unlink(missing_ok=True)
     found = _check(target, wanted, url)
     write_json(folder / HASHES, _hashes(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
     return target
@@ -231,14 +386,19 @@ def sha256_of(path: str | Path) -> str:
 def _name(url: str) -> str:
     parts = urlsplit(url)
     name = unquote(parts.path).rpartition("/")[2]
-    if parts.scheme not in ("http", "https") or not parts.netloc or name in ("", ".", ".."):
+    if parts.scheme not in ("http", "https") or not parts.netloc or name in ("", ".", "..", HASHES):
         raise ValueError(f"An address must be http(s)://…/file; got {url!r}.")
     return name
 
 
 def _hashes(folder: Path) -> dict[str, Any]:
+    """What is known of the files there."""
     file = folder / HASHES
-    return json.loads(file.read_text("utf8")) if file.exists() else {}
+    found = _object(file)
+    known = [isinstance(entry, dict) and "sha256" in entry for entry in found.values()]
+    if file.exists() and not (known and all(known)):
+        raise ValueError(f"{file} is no list of hashes that phibe wrote. Choose another folder.")
+    return found
 
 
 def _check(file: Path, wanted: str, url: str) -> str:
@@ -246,8 +406,8 @@ def _check(file: Path, wanted: str, url: str) -> str:
     found = sha256_of(file)
     if wanted and found != wanted:
         if file.name.endswith(".part"):
-            file.unlink()
-            _tag(file).unlink(missing_ok=True)
+            for part in (file, _tag(file)):
+                part.unlink(missing_ok=True)
         raise ValueError(
             f"{file} must have SHA-256 {wanted}; it has {found}. Either {url} serves another file now, or it was "
             f"changed on the way. Remove it and its entry in {HASHES} only if you trust the new one."
@@ -260,25 +420,23 @@ def _tag(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.tag")
 
 
-def _download(url: str, partial: Path, progress: bool) -> None:
-    """Bring `partial` to its full length, from where it ends."""
+def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
+    """Bring the partial file to its full length, from where it ends."""
     tag = _tag(partial).read_text("utf8") if _tag(partial).exists() else ""
-    begun = partial.stat().st_size if partial.exists() and tag else 0
+    begun = file.tell() if tag else 0
     headers = {"Range": f"bytes={begun}-", "If-Range": tag} if begun else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as reply:
-            begun = begun if reply.status == 206 else 0  # 200: all of it, from the beginning
+            if reply.status != 206:  # all of it, from the beginning
+                begun = file.truncate(0)
             _tag(partial).write_text(reply.headers.get("ETag") or reply.headers.get("Last-Modified") or "", "utf8")
             length = reply.headers.get("Content-Length")
             total = begun + int(length) if length else None
-            with (
-                partial.open("ab" if begun else "wb") as file,
-                tqdm(
-                    total=total, initial=begun, unit="B", unit_scale=True, desc=_name(url), disable=not progress
-                ) as bar,
-            ):
-                while block := reply.read(BLOCK):
+            settings = {"unit": "B", "unit_scale": True, "desc": _name(url), "disable": not progress}
+            with tqdm(total=total, initial=begun, **settings) as bar:
+                while block := reply.read(2**20):
                     bar.update(file.write(block))
+            file.flush()
     except urllib.error.HTTPError as error:
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{begun}":
             return  # nothing is missing
@@ -289,7 +447,5 @@ def _download(url: str, partial: Path, progress: bool) -> None:
             f"{url} could not be read to its end ({reason}). No network? Run the same command again to go on, or bring "
             f"the file yourself: {partial.parent / _name(url)}."
         ) from None
-    if total is not None and partial.stat().st_size != total:
-        raise ValueError(
-            f"{url} ended after {partial.stat().st_size} of {total} bytes. Run the same command again to go on."
-        )
+    if total is not None and file.tell() != total:
+        raise ValueError(f"{url} ended after {file.tell()} of {total} bytes. Run the same command again to go on.")

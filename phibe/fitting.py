@@ -26,8 +26,9 @@ from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLASSES, CLOSED, FitConfig
 from phibe.training.loop import fit, identify
-from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow, save_tensors
+from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow
 from phibe.training.sampling import split_paths
+from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 # -- knots -----------------------------------------------------------------------------------------------------------
@@ -150,11 +151,12 @@ def fit_closed(
     if folder.finished:
         return open_flow(str(out))
     if folder.path and folder.writes:
-        about = about_flow(velocity, flow, torch.float64)
-        write_json(folder.path / "config.json", folder.identity | about | {"trials": [_line(trial) for trial in tried]})
-        save_tensors(folder.path / "weights.safetensors", velocity.state_dict())
+        about = about_flow(velocity, flow, torch.float64) | {"trials": [_line(trial) for trial in tried]}
         result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": value, "closed_form": True}
-        write_json(folder.path / "result.json", result)
+        with folder.locked():
+            write_json(folder.path / "config.json", folder.identity | about)
+            save_tensors(folder.path / "weights.safetensors", velocity.state_dict())
+            write_json(folder.path / "result.json", result)
     return flow
 
 

@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from phibe.files import open_dataset
+from phibe.files import beside, open_dataset
 from phibe.trajectories import Labels, Trajectories
 
 
@@ -54,8 +54,8 @@ def _copy(store: Path, folder: Path) -> None:
             raise ValueError(
                 f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy."
             )
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as name:
-            partial = Path(name) / folder.name
+        with beside(folder) as temporary:
+            partial = temporary / folder.name
             partial.mkdir()
             _write(states, times, lengths, partial=partial)
             (partial / "labels.json").write_text(json.dumps(labels), "utf8")
@@ -86,7 +86,7 @@ def _take_place(partial: Path, folder: Path) -> None:
         if not folder.exists():
             raise
     for other in folder.parent.iterdir():
-        if other != folder and other.is_dir() and not other.name.startswith("."):
+        if other != folder and re.fullmatch(r"[0-9a-f]{16}", other.name) and (other / "labels.json").exists():
             shutil.rmtree(other, ignore_errors=True)
 
 

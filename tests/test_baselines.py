@@ -15,8 +15,9 @@ from phibe.experiments.baselines.persistence import ConstantVelocity, Persistenc
 from phibe.experiments.baselines.pfi import PFI
 from phibe.experiments.baselines.training import fit_forecaster, open_forecaster
 from phibe.training import loop
-from phibe.training.runs import load_tensors, open_flow, save_tensors
+from phibe.training.runs import open_flow
 from phibe.training.sampling import Batches, Samples
+from phibe.training.tensors import load_tensors, save_tensors
 
 A, C = real([[0.8, -0.4], [0.3, 0.7]]), real([[0.3, 0.1], [0.1, 0.2]])
 MEAN, SCALE, STEP = real([1.0, -2.0]), 0.5, 0.1

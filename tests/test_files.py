@@ -104,6 +104,8 @@ def test_a_folder_that_cannot_be_written_stays_as_it_is():
                 files.write_arrays(folder / "data.npz", NEW)
             with pytest.raises(PermissionError, match=r"locked"):
                 files.write_arrays(folder / "other.zarr", NEW)
+            with pytest.raises(PermissionError, match=r"locked"), files.writing(folder / "run", "a fit"):
+                pass
         finally:
             if root:
                 os.seteuid(0)

@@ -1,6 +1,8 @@
 """The published Navier–Stokes files: read, repeated paths found, split, refused; and downloads that are cut off."""
 
+import fcntl
 import json
+import os
 import pickle
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -218,3 +220,16 @@ def test_from_the_address_to_trajectories(server, tmp_path, capsys):
     assert "5 paths to train on, 1 held out, 0 repeated ones left out" in capsys.readouterr().out
     assert open_data(tmp_path / "set" / "train.zarr").state_shape == (1, 8, 8)
     assert main(["convert", str(tmp_path / "nowhere"), "--out", "x"]) == 2
+
+
+def test_a_strangers_list_and_a_download_that_is_under_way_are_left_alone(server, tmp_path):
+    (tmp_path / "hashes.json").write_text('{"mine": 1}', "utf8")
+    with pytest.raises(ValueError, match=r"hashes\.json is no list of hashes that phibe wrote"):
+        get(server, tmp_path)
+    (tmp_path / "hashes.json").unlink()
+    with (tmp_path / ".a.pt.part").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=r"\.a\.pt\.part is being downloaded by another process"):
+            get(server, tmp_path)
+    assert os.listdir(tmp_path) == [".a.pt.part"]
+    assert get(server, tmp_path).exists()

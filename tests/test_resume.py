@@ -16,7 +16,8 @@ from phibe.networks.mlp import MLP
 from phibe.training import loop
 from phibe.training.config import FitConfig
 from phibe.training.loop import fit
-from phibe.training.runs import Folder, differences, load_tensors, save_tensors
+from phibe.training.runs import differences
+from phibe.training.tensors import load_tensors, save_tensors
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = PAPER["reversible"].simulate(paths=30, times=torch.linspace(0, 1, 9), seed=0)
@@ -292,10 +293,3 @@ def test_tensors_come_back_as_they_were_and_equal_ones_give_equal_bytes(tmp_path
     assert all(
         torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()
     )
-
-
-def test_a_folder_without_a_run_in_it_is_used_as_it_is(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf8")
-    train(tmp_path)
-    assert (tmp_path / "notes.txt").read_text("utf8") == "mine"
-    assert Folder(None, {}, writes=True).finished is False

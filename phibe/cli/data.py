@@ -62,7 +62,7 @@ def check(arguments: list[str]) -> None:
     from phibe.diagnostics import diagnose
     from phibe.io import describe_data
     from phibe.objectives import estimate_noise
-    from phibe.summaries import describe_run
+    from phibe.training.runs import describe_run
 
     if path.is_dir() and (path / "config.json").exists():
         return print(describe_run(path))
@@ -95,8 +95,10 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     from phibe.fitting import carry_out, make_plan, window_length
     from phibe.io import open_data, windowed
     from phibe.report.write import write_report
-    from phibe.summaries import describe_run
+    from phibe.training.runs import check_out, describe_run
 
+    out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
+    check_out(out)
     settings = {field.name: given[field.name] for field in fields(FitConfig) if given[field.name] is not None}
     how = layout(given)
     data, note = opened(given["data"], how)
@@ -110,7 +112,6 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     main = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
     if main:
         print("\n".join([note, *plan.lines()] if note else plan.lines()), flush=True)
-    out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
     carry_out(plan, data, out=out, arguments=given["network_arguments"], held_out=held_out)
     if main:
         write_json(out / "choices.json", [choice._asdict() for choice in plan.choices])
@@ -155,7 +156,7 @@ def generate(arguments: list[str]) -> None:
     options.add("--extrapolate", bool, False, help="go on beyond the times that the flow was fitted on")
     options.add("--log_density", bool, False, help="write log ρ along each path too")
     options.add("--seed", int, 0, help="of the draw of an ensemble")
-    options.add("--out", str | None, None, help="the .csv, .npz, .npy, .nc or .zarr to write")
+    options.add("--out", str | None, None, help="the .csv, .npz, .npy, .nc or .zarr to write; an old one is replaced")
     add_reading(options)
     given = options.parse(arguments)
     from_where = sum(map(bool, (given["from"], given["paths_of"], given["ensemble"])))
@@ -166,9 +167,11 @@ def generate(arguments: list[str]) -> None:
             f"`phibe generate` needs --out, a file that ends in {', '.join(WRITTEN)}; got {given['out']!r}."
         )
 
+    from phibe.files import check_target
     from phibe.io import save_data
     from phibe.training.runs import open_flow
 
+    check_target(given["out"], folder=given["out"].endswith(".zarr"))
     flow, data = open_flow(given["run"]), _data(given)
     made, more = _generated(given, flow, *_starts(given, data), data)
     print(f"{save_data(made, given['out'], **more)}: {made}")
@@ -280,8 +283,11 @@ def convert(arguments: list[str]) -> None:
     if not given["out"] or not folder.is_dir():
         raise ValueError(f"`phibe convert` needs --out and a folder of files; got {folder}.")
 
+    from phibe.files import HASHES, check_target
+
+    check_target(given["out"], folder=True)
+
     from phibe.experiments.turbulence.data import convert_pfi
-    from phibe.files import HASHES
 
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != HASHES and path.name[0] != ".")
     record = convert_pfi(files, given["out"], held_out=given["held_out"], seed=given["seed"])

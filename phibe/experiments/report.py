@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from phibe.files import copy, replacing, write_json
+from phibe.files import copy, write_json, writing
 from phibe.training.devices import pick
+from phibe.training.tensors import save_tensors
 
 ARTIFACTS = Path(os.environ.get("PHIBE_ARTIFACTS", Path(__file__).resolve().parents[2] / "artifacts"))
 FILES = ("config.json", "report.json", "weights.safetensors")
@@ -74,20 +75,23 @@ class Experiment:
     measure: Callable[[Any, Path], Measured]
 
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
-        """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole."""
+        """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole.
+
+        They replace those of an earlier run of the same experiment only when all is measured; no other folder is written.
+        """
         if preset not in self.presets:
             raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")
         config = config or self.presets[preset]
         out = out or Path("runs") / self.name / preset
-        began = time.perf_counter()
-        write_json(out / "config.json", asdict(config))
-        results, weights = self.measure(config, out / "fits")
-        seconds = round(time.perf_counter() - began, 1)
-        if weights:
-            with replacing(out / "weights.safetensors") as partial:
-                save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial)
-        report = Report(self.name, preset, asdict(config), results, seconds, pick("auto").type, versions())
-        write_json(out / "report.json", asdict(report))
+        began, settings = time.perf_counter(), asdict(config)
+        with writing(out, f"the experiment {self.name}", keys=settings):
+            results, weights = self.measure(config, out / "fits")
+            seconds, device = round(time.perf_counter() - began, 1), pick("auto").type
+            report = Report(self.name, preset, settings, results, seconds, device, versions())
+            write_json(out / "config.json", settings)
+            if weights:
+                save_tensors(out / "weights.safetensors", weights)
+            write_json(out / "report.json", asdict(report))
         return report
 
 

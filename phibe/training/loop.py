@@ -23,8 +23,9 @@ from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import WHERE, FitConfig
 from phibe.training.devices import PRECISIONS, bfloat16, engine, seed_device
-from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
+from phibe.training.runs import Fitted, Folder, Learner, about_flow, load_weights, of_data, read_weights
 from phibe.training.sampling import Batches, Samples, seed_of, split_paths
+from phibe.training.tensors import fingerprint
 from phibe.training.validation import Watch, judge
 from phibe.trajectories import Trajectories
 
@@ -246,18 +247,16 @@ def train(
     learner = Learner(network, average.network, _optimiser(network, config))
     module, learner.optimiser = devices.setup(loss, learner.optimiser)
     watch = Watch(average, samples, check, config, devices)
-    folder.begin(learner)
-    devices.barrier()  # every process has read the folder before one of them writes to it
-    folder.clean(learner, about)
-
     quiet = not progress or devices.global_rank > 0
-    with tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar:
+    with (
+        folder.training(learner, about, devices.barrier),
+        tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
+    ):
         try:
             _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
         except Diverged as error:
             error.flow = task.result(_best(learner), data)
             raise
-    folder.finish(learner)
     devices.barrier()
     return task.result(_best(learner), data)
 

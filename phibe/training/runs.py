@@ -1,128 +1,35 @@
-"""Runs: a fitted flow in a folder, `config.json` and `weights.safetensors`, from which it can be had back."""
+"""Runs: a fitted flow in a folder, `config.json` and `weights.safetensors`, from which it is opened again.
+
+While a network is trained, `Folder` keeps a checkpoint and `metrics.jsonl` there, so that a run that was killed goes on
+to the same bits; no other process can write to it, and no other run is mistaken for it. `save_flow` and `open_flow` do
+the same for a flow without its training, and `describe_run` says what is there. Next: `phibe.training.loop`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phibe.files import replacing, write_json
+from phibe.files import check_folder, replacing, write_json, writing
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField
+from phibe.linear.folds import Size
 from phibe.networks import NETWORKS, build
 from phibe.networks.normalised import Normalised
+from phibe.training.config import FitConfig
+from phibe.training.tensors import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
 from phibe.trajectories import Labels, Trajectories
 
-# -- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-# -- files of tensors ----------------------------------------------------------------------------------------------
-
-
-def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: Any = None) -> None:
-    """Write the tensors and the facts about them to one file, which is either the old one or the new one."""
-    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    header = json.dumps({"facts": facts, "sha256": _digest(tensors, facts)}, allow_nan=False)
-    with replacing(path) as partial:
-        save_file(tensors, partial, metadata={"phibe": header})  # one key: the order of several would be random
-        partial.chmod(0o644)
-
-
-def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], Any]:
-    """Tensors and facts as they were saved, or an error that says what is wrong with the file."""
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"There is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get("phibe")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is cut short or no safetensors file: {error}. Delete it to start again.") from error
-    if header is None:
-        raise ValueError(f"{path} holds tensors, but not ones that this package saved. Is it of another program?")
-    try:
-        content = json.loads(header)
-        facts, digest = content["facts"], content["sha256"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: its header cannot be read. Delete it to start again.") from error
-    if _digest(tensors, facts) != digest:
-        raise ValueError(f"{path} is damaged: its content does not match its checksum. Delete it to start again.")
-    return tensors, facts
-
-
-def _digest(tensors: dict[str, Tensor], facts: Any) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The memory of a tensor; a single number may be contiguous with a stride of zero, which `view` does not take."""
-    return tensor.cpu().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
-
-
-def fingerprint(data: Trajectories) -> str:
-    """A hash of all numbers in the data, read a few megabytes at a time."""
-    digest = hashlib.sha256(f"{data.states.dtype} {tuple(data.states.shape)}".encode())
-    for part in (data.times, data.lengths, *(chunk.states for chunk in data.chunks())):
-        if part is not None:
-            digest.update(_bytes(part))
-    return digest.hexdigest()
-
-
-# -- groups of tensors ---------------------------------------------------------------------------------------------
-
-
-def join(**groups: dict[str, Tensor]) -> dict[str, Tensor]:
-    """{"network.layer.weight": …, "best.layer.weight": …} of groups network, best, …"""
-    return {f"{group}.{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-
-
-def part(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{group}."): t for name, t in tensors.items() if name.startswith(f"{group}.")}
-
-
-def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory: `3.exp_avg` is that of the fourth parameter."""
-    state = optimiser.state_dict()["state"]
-    return {f"{i}.{name}": torch.as_tensor(value) for i, values in state.items() for name, value in values.items()}
-
-
-def restore_optimiser(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-
-
-# -- facts ---------------------------------------------------------------------------------------------------------
-
-
-def differences(then: Any, now: Any, name: str = "") -> list[str]:
-    """`name: a then, b now` for everything that is not equal in two JSON contents."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        keys = [*then, *(key for key in now if key not in then)]
-        return [line for k in keys for line in differences(then.get(k), now.get(k), f"{name}.{k}".lstrip("."))]
-    return [] if then == now else [f"{name}: {_short(then)} then, {_short(now)} now"]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:56]} …"
+# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 class Metrics:
@@ -142,7 +49,7 @@ class Metrics:
         if self.path and self.path.exists():
             kept = [line for line in self.path.read_text("utf8").splitlines() if _step(line) <= step]
             with replacing(self.path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf8")
+                partial.write_text("".join(f"{line}\n" for line in kept), "utf8")
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path or not self.path.exists():
@@ -161,11 +68,12 @@ def _step(line: str) -> float:
         return math.inf
 
 
-# -- resume ----------------------------------------------------------------------------------------------------------
+# -- checkpoint and resume ---------------------------------------------------------------------------------------------
 
-
-FILES = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "weights.safetensors", "result.json")
-"""All that a run writes: the checkpoint until it ends, weights and result when it does."""
+FIT, FLOW = "a fit", "a saved flow"
+"""The kinds of folders, as their marks say it."""
+OPENS = ("network", "state_shape", "interval", "step", "dtype")
+"""What a config.json must have to be opened; that of a fit has `data` and `config` besides."""
 
 
 @dataclass
@@ -208,18 +116,25 @@ class Learner:
         self.best, self.progress = part(tensors, "best"), Progress(**progress)
 
 
+def check_out(out: str | Path) -> None:
+    """Refuse a folder that no fit can be kept in: it must be new, empty or that of a fit."""
+    check_folder(out, FIT, keys=(*OPENS, "data", "config"))
+
+
 class Folder:
     """The folder of one run, or none (`out=None`): only rank 0 writes, every rank reads.
 
-    `identity` says what is being trained, on what and how; a folder that holds another run is refused.
+    `identity` says what is being trained, on what and how; a folder that holds another run is refused. While it is
+    `locked`, no other process can write there: of the processes of one run, rank 0 has the lock.
     """
 
     def __init__(self, out: str | Path | None, identity: dict[str, Any], *, writes: bool):
         self.path = Path(out) if out is not None else None
         self.identity, self.writes = json.loads(json.dumps(identity)), writes
         self.metrics = Metrics(self.path / "metrics.jsonl" if self.path and writes else None)
-        if self.path and (self.finished or self._checkpoint.exists()):
-            self._refuse_other(self._config(), "config.json")
+        if self.path:
+            check_out(self.path)
+            self._refuse_another()
 
     @property
     def _checkpoint(self) -> Path:
@@ -230,25 +145,38 @@ class Folder:
     def finished(self) -> bool:
         return self.path is not None and (self.path / "result.json").exists()
 
-    def begin(self, learner: Learner) -> None:
-        """Take up the run where its checkpoint left it, or begin it."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the folder; none may have begun another run there meanwhile."""
+        if not self.path or not self.writes:
+            yield
+            return
+        with writing(self.path, FIT, keys=(*OPENS, "data", "config")):
+            self._refuse_another()
+            yield
+
+    @contextmanager
+    def training(self, learner: Learner, about: dict[str, Any], barrier: Callable[[], None]) -> Iterator[None]:
+        """The folder, locked, from where the checkpoint left the run, or from its beginning, to its end."""
+        with self.locked():
+            self._restore(learner)
+            barrier()  # every process has read the folder before one of them writes to it
+            if self.path and self.writes:
+                (self.path / "weights.safetensors").unlink(missing_ok=True)  # of a run that diverged
+                write_json(self.path / "config.json", self.identity | about)
+                self.metrics.trim(learner.progress.step)
+            yield
+            self._finish(learner)
+
+    def _restore(self, learner: Learner) -> None:
         if self.path and self._checkpoint.exists():
             tensors, facts = load_tensors(self._checkpoint)
             if not isinstance(facts, dict) or "progress" not in facts:
                 raise ValueError(
                     f"{self._checkpoint} holds weights, but no state of a training run. Delete it to start again."
                 )
-            self._refuse_other(facts["identity"], self._checkpoint.name)
+            self._refuse(facts["identity"], self._checkpoint.name)
             learner.restore(tensors, facts["progress"], self._checkpoint)
-
-    def clean(self, learner: Learner, about: dict[str, Any]) -> None:
-        """Make the folder agree with the step that training goes on from; after every rank has read it."""
-        if self.path and self.writes:
-            for name in FILES:
-                for left_over in self.path.glob(f".{name}.*"):  # what a killed process was writing
-                    shutil.rmtree(left_over, ignore_errors=True)
-            write_json(self.path / "config.json", self.identity | about)
-            self.metrics.trim(learner.progress.step)
 
     def save(self, learner: Learner) -> None:
         if self.path and self.writes:
@@ -260,7 +188,7 @@ class Folder:
             save_tensors(self.path / "weights.safetensors", weights)
         return self.path and self.path / "weights.safetensors"
 
-    def finish(self, learner: Learner) -> None:
+    def _finish(self, learner: Learner) -> None:
         """The best weights (the last, if none was) and the result; the state in between is no longer needed."""
         if not learner.best:
             learner.keep_best()
@@ -271,16 +199,19 @@ class Folder:
             write_json(self.path / "result.json", result)
             self._checkpoint.unlink(missing_ok=True)
 
-    def _config(self) -> dict[str, Any]:
-        assert self.path
+    def _refuse_another(self) -> None:
+        """Refuse to go on with what is there if it is another run."""
+        if not self.path or not (self.finished or self._checkpoint.exists()):
+            return
         try:
-            return json.loads((self.path / "config.json").read_text("utf8"))
+            identity = json.loads((self.path / "config.json").read_text("utf8"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.path} holds a run without a readable config.json: {error}. Choose another `out`."
             ) from error
+        self._refuse(identity, "config.json")
 
-    def _refuse_other(self, identity: dict[str, Any], file: str) -> None:
+    def _refuse(self, identity: dict[str, Any], file: str) -> None:
         known = {key: identity.get(key) for key in self.identity}
         if found := differences(known, self.identity):
             raise ValueError(
@@ -289,7 +220,20 @@ class Folder:
             )
 
 
-# -- runs ------------------------------------------------------------------------------------------------------------
+def differences(then: Any, now: Any, name: str = "") -> list[str]:
+    """`name: a then, b now` for everything that is not equal in two JSON contents."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = [*then, *(key for key in now if key not in then)]
+        return [line for k in keys for line in differences(then.get(k), now.get(k), f"{name}.{k}".lstrip("."))]
+    return [] if then == now else [f"{name}: {_short(then)} then, {_short(now)} now"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:56]} …"
+
+
+# -- flows in folders --------------------------------------------------------------------------------------------------
 
 
 class Fitted(nn.Module):
@@ -343,10 +287,12 @@ def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
     network = flow.velocity.network if isinstance(flow.velocity, Fitted) else flow.velocity
     if not isinstance(network, nn.Module) or not (isinstance(network, AffineField) or list(network.parameters())):
         raise ValueError(f"Only the flow of a network can be saved; this one is of {type(flow.velocity).__name__}.")
-    save_tensors(Path(folder) / "weights.safetensors", network.state_dict())
-    dtype = [*network.buffers(), *network.parameters()][-1].dtype
-    write_json(Path(folder) / "config.json", facts | about_flow(network, flow, dtype))
-    return Path(folder)
+    folder, dtype = Path(folder), [*network.buffers(), *network.parameters()][-1].dtype
+    about = about_flow(network, flow, dtype)
+    with writing(folder, FLOW, keys=OPENS):
+        save_tensors(folder / "weights.safetensors", network.state_dict())
+        write_json(folder / "config.json", facts | about)
+    return folder
 
 
 def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
@@ -368,7 +314,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
         about = json.loads(path.read_text("utf8"))
-        if missing := {"network", "state_shape", "interval", "step", "dtype"} - about.keys():
+        if missing := set(OPENS) - about.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         return about
     except (FileNotFoundError, NotADirectoryError):
@@ -406,3 +352,61 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: str | Pa
         if here != there:
             raise ValueError(f"The weights in {where} are of another network: `{name}` is {there} there, {here} here.")
     network.load_state_dict(tensors)
+
+
+# -- what a run is, in a few lines -------------------------------------------------------------------------------------
+
+
+def describe_run(folder: str | Path) -> str:
+    """How far a run is, what it is of, and the settings that are not the defaults."""
+    folder, about = Path(folder), read_config(folder)
+    network, config, defaults = about["network"], about.get("config", {}), asdict(FitConfig())
+    arguments = ", ".join(f"{name}={value}" for name, value in network.get("arguments", {}).items())
+    changed = [f"{name}={value}" for name, value in config.items() if defaults.get(name) != value]
+    history = Metrics(folder / "metrics.jsonl").read()
+    lines = {
+        "status": _status(folder, config),
+        "network": f"{network['name']}({arguments}){', normalised' if network['normalised'] else ''}",
+        "objective": ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in about.get("objective", {}).items()),
+        "state": f"shape {tuple(about['state_shape'])}, times {about['interval']}, step {about['step']:g}",
+        "settings": ", ".join(changed) or "the defaults",
+    }
+    if "trials" in about:
+        lines["tried"] = _trials(about["trials"])
+    return "\n".join([str(folder), *(f"  {name:10} {text}" for name, text in lines.items()), *_last(history)])
+
+
+def _status(folder: Path, config: dict[str, Any]) -> str:
+    if (folder / "result.json").exists():
+        return _result(json.loads((folder / "result.json").read_text("utf8")))
+    if (folder / "checkpoint.safetensors").exists():
+        step = load_tensors(folder / "checkpoint.safetensors")[1]["progress"]["step"]
+        return f"not finished: it goes on at step {step} of {config.get('steps')} when started again"
+    return "not finished: no checkpoint yet" if config else "a flow that was saved"
+
+
+def _result(result: dict[str, Any]) -> str:
+    how = f"{'stopped early' if result['stopped_early'] else 'finished'} after {result['steps']} steps"
+    best, at = "best held-out objective", f" at step {result['best_step']}"
+    if result.get("closed_form"):
+        how, best, at = "solved in closed form", "held-out objective", ""
+    return how if result["held_out"] is None else f"{how}, {best} {result['held_out']:.6g}{at}"
+
+
+def _trials(trials: list[dict[str, Any]]) -> str:
+    """What cross-validation found, in one line."""
+    least = min(trials, key=lambda trial: trial["objective"])
+    size = Size(**{name: least[name] for name in Size._fields})
+    return (
+        f"{len(trials)} sizes; the least objective on paths left out, {least['objective']:.5g} ± {least['error']:.2g}, "
+        f"has {size}; of the few best, the one whose flow keeps closest to the observed laws is taken"
+    )
+
+
+def _last(history: list[dict[str, Any]], count: int = 5) -> list[str]:
+    """A table of the last evaluations."""
+    names = ("step", "train", "held_out", "jacobian_dx")
+    cells = [[line.get(name) for name in names] for line in history[-count:]]
+    rows = [names, *(["-" if cell is None else f"{cell:.5g}" for cell in row] for row in cells)]
+    table = ["  " + "".join(f"{cell:>14}" for cell in row) for row in rows]
+    return ["  last evaluations", *table] if history else []

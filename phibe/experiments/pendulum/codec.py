@@ -19,8 +19,8 @@ from tqdm.auto import tqdm
 
 from phibe.experiments.training import seeded
 from phibe.training.devices import pick
-from phibe.training.runs import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
 from phibe.training.sampling import seed_of
+from phibe.training.tensors import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
 from phibe.trajectories import Trajectories
 
 # -- the geometry-preserving encoder and decoder of the pendulum -----------------------------------------------------

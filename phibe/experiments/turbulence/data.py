@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.files import replacing, write_json
+from phibe.files import replacing, write_json, writing
 from phibe.io import open_data, save_data
 from phibe.trajectories import Trajectories
 
@@ -56,17 +56,18 @@ def generate(
         _compare(store, _attributes(store), settings)
         return store
     parts = store.with_suffix(".parts")
-    if (parts / "settings.json").exists():
-        _compare(parts, json.loads((parts / "settings.json").read_text("utf8")), settings)
-    else:
-        write_json(parts / "settings.json", settings)
-    files = [parts / f"{index:05d}.npz" for index in range(-(-paths // shard))]
-    for index, file in enumerate(tqdm(files, desc=store.name, unit="shard", disable=not progress)):
-        if not file.exists():
-            count = min(shard, paths - index * shard)
-            save_data(system.simulate(paths=count, times=times, seed=_seed(seed, index), **options), file)
-    _join(files, store, settings)
-    shutil.rmtree(parts)
+    with writing(parts, "parts of a store"):
+        if (parts / "settings.json").exists():
+            _compare(parts, json.loads((parts / "settings.json").read_text("utf8")), settings)
+        else:
+            write_json(parts / "settings.json", settings)
+        files = [parts / f"{index:05d}.npz" for index in range(-(-paths // shard))]
+        for index, file in enumerate(tqdm(files, desc=store.name, unit="shard", disable=not progress)):
+            if not file.exists():
+                count = min(shard, paths - index * shard)
+                save_data(system.simulate(paths=count, times=times, seed=_seed(seed, index), **options), file)
+        _join(files, store, settings)
+        shutil.rmtree(parts)
     return store
 
 

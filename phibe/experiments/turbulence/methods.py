@@ -25,7 +25,8 @@ from phibe.networks.unet import UNet
 from phibe.stochastic import CalibratedFamily, StochasticFamily
 from phibe.training.config import FitConfig
 from phibe.training.loop import Task, VelocityTask, train
-from phibe.training.runs import Fitted, save_tensors
+from phibe.training.runs import Fitted
+from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 BOUND = 60.0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from phibe.training.runs import load_tensors, save_tensors
+from phibe.training.tensors import load_tensors, save_tensors
 
 SIZE = 64
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from phibe.experiments.report import Experiment, Measured, committed_weights
@@ -23,8 +23,9 @@ from phibe.experiments.video.i3d import open_i3d
 from phibe.experiments.video.measures import Judge
 from phibe.experiments.video.methods import learn, methods, restore, rolls
 from phibe.experiments.video.vq import Coded, VQCodec
-from phibe.files import replacing, write_json
+from phibe.files import write_json
 from phibe.training.config import FitConfig
+from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safetensors"
@@ -198,8 +199,7 @@ def work(name: str, *, config: Config, fits: Path) -> None:
         seen, ahead = judge.films[:, : config.context], judge.films[:, config.context :]
         for label, still in zip(STILLS, (seen[:, -1:], seen.mean(1, keepdim=True)), strict=True):
             results[label] = judge.measure(still.expand_as(ahead)) | FREE
-    with replacing(folder / FILMS) as partial_file:
-        save_file({label: _bytes(film, config) for label, film in films.items()}, partial_file)
+    save_tensors(folder / FILMS, {label: _bytes(film, config) for label, film in films.items()})
     write_json(folder / MEASURED, {"config": settings, "results": results})
 
 
