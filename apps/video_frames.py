@@ -20,7 +20,7 @@ from phibe.experiments.video.drawing import ACTIONS
 from phibe.experiments.video.figures import RATE, Figures, frame_times
 from phibe.experiments.video.methods import AUGMENTED, CONDITIONED, rolls
 from phibe.experiments.video.metrics import mse, score_so_far
-from phibe.experiments.video.verdicts import best
+from phibe.experiments.video.run import best
 from phibe.experiments.video.vq import VQCodec
 
 CLIPS = ACTIONS

@@ -10,7 +10,7 @@ import torch
 from phibe import OU, Flow
 from phibe.experiments import EXPERIMENTS, affine_ou, experiment, ou
 from phibe.experiments.report import ARTIFACTS, Report, committed, committed_weights, keep
-from phibe.experiments.video.features_run import embedded
+from phibe.experiments.video.features import embedded
 from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
 from phibe.theory import flow_map, pushforward

@@ -7,9 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from phibe.experiments.video import uploads
-from phibe.experiments.video.clips import Clips, shrink
-from phibe.experiments.video.uploads import LARGEST, LONGEST, check_size, read_upload
+from phibe.experiments.video import clips
+from phibe.experiments.video.clips import LARGEST, LONGEST, Clips, check_size, read_upload, shrink
 
 KINDS = {
     **{"mp4": ("libx264", "yuv420p"), "mov": ("mpeg4", "yuv420p"), "avi": ("rawvideo", "gray")},
@@ -104,7 +103,7 @@ def test_a_film_taken_upright_stands_upright(monkeypatch):
         def to_ndarray(self, format):
             return np.repeat(np.arange(64, dtype=np.uint8)[:, None], 64, 1)  # dark above
 
-    turned = uploads._small(Lying(), 64)
+    turned = clips._small(Lying(), 64)
     assert (turned == np.arange(64)[::-1]).all()  # clockwise: dark at the right
 
 

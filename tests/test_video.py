@@ -11,14 +11,12 @@ from problems import normal
 from phibe import Trajectories
 from phibe.experiments.conditioned import ConditionedFlow
 from phibe.experiments.report import MissingData, keep
-from phibe.experiments.video import footage as video_footage
 from phibe.experiments.video import real as video_real
 from phibe.experiments.video import run as video
 from phibe.experiments.video.clips import Clips, read_clips
-from phibe.experiments.video.footage import choose, encode, footage, opened, split
-from phibe.experiments.video.measures import Judge
-from phibe.experiments.video.methods import assemble, augment, carry, in_units, learn, restore, rolls
+from phibe.experiments.video.methods import Judge, assemble, augment, carry, in_units, learn, restore, rolls
 from phibe.experiments.video.metrics import mse, ssim
+from phibe.experiments.video.run import choose, encode, footage, opened, split
 from phibe.flow import Flow
 from phibe.training.runs import Fitted
 
@@ -104,7 +102,7 @@ def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(ran, tmp_path, 
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("weights.safetensors")}
     assert len(times) == 1 + len(FLOWS)
     monkeypatch.setattr(video, "work", work)
-    monkeypatch.setattr(video_footage, "fit_vq", None)  # would fail if it were called
+    monkeypatch.setattr(video, "fit_vq", None)  # would fail if it were called
     again = video.run("smoke", out=tmp_path)
     assert untimed(again.results) == untimed(whole.results)
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.experiments.baselines.forecaster import Forecaster, conditional_unet
+from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, conditional_unet
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.baselines.training import ForecastTask
 from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
 from phibe.experiments.training import Roll, Rollouts, Shifted
 from phibe.experiments.turbulence.noise import FieldNoise

@@ -1,21 +1,22 @@
 """Features of our own: a small network that tells the action and the speed of a figure, for a Fréchet distance.
 
-It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD.
+It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD. It
+is trained by the experiment `figure_features`, which also ranks corrupted clips by the distance.
 """
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from phibe.training.runs import load_tensors, save_tensors
-
-SIZE = 64
+from phibe.experiments.report import committed_weights
+from phibe.experiments.video.drawing import SIZE
+from phibe.experiments.video.metrics import Features, frechet, gaussian_means
 
 
 class FigureFeatures(nn.Module):
@@ -38,7 +39,7 @@ class FigureFeatures(nn.Module):
         widths = (channels, channels, 2 * channels)
         self.stem = nn.Conv2d(16, channels, 3, padding=1)
         self.stages = nn.ModuleList(
-            Stage(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
+            SpaceTimeBlock(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
         )
         self.action, self.speed = nn.Linear(4 * channels, actions), nn.Linear(4 * channels, 1)
         self.register_buffer("centre", torch.zeros(4 * channels))
@@ -82,7 +83,7 @@ class FigureFeatures(nn.Module):
         self.centre, self.spread = h.mean(0), h.std(0).clamp(min=1e-6)
 
 
-class Stage(nn.Module):
+class SpaceTimeBlock(nn.Module):
     """A convolution within frames, then one along time, of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s); and
     the log energy of each filter, (n, c')."""
 
@@ -150,13 +151,69 @@ def _runs(films: Tensor, chosen: Tensor, frames: int, generator: torch.Generator
     return torch.where(mirrored[:, None, None, None, None], runs.flip(-1), runs)
 
 
-def save_features(network: FigureFeatures, path: str | Path) -> None:
-    save_tensors(path, network.state_dict(), network.arguments)
-
-
-def open_features(path: str | Path) -> FigureFeatures:
-    """The network that `save_features` wrote."""
-    tensors, arguments = load_tensors(path)
-    network = FigureFeatures(**arguments)
-    network.load_state_dict(tensors)
+def embedded() -> FigureFeatures:
+    """The network of the committed laptop run of `figure_features`."""
+    weights = committed_weights("figure_features")
+    network = FigureFeatures(channels=len(weights["centre"]) // 4, actions=len(weights["action.bias"]))
+    network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
+
+
+# -- corruptions -----------------------------------------------------------------------------------------------------
+
+
+def noisy(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Sensor noise of that standard deviation."""
+    return (films + level * torch.randn(films.shape, generator=generator, dtype=films.dtype)).clamp(0, 1)
+
+
+def blurred(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """A Gaussian blur of that many pixels."""
+    reach = max(1, round(3 * level))
+    return gaussian_means(F.pad(films.flatten(0, 1), (reach,) * 4, mode="replicate"), level, reach=reach).view_as(films)
+
+
+def frozen(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The last part of the film, that share of it, is one still frame."""
+    last = max(0, round(films.shape[1] * (1 - level)) - 1)
+    index = torch.arange(films.shape[1]).clamp(max=last)
+    return films[:, index]
+
+
+def shuffled(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Frames change places within runs of that many."""
+    keys = torch.arange(films.shape[1]) // int(level) + torch.rand(len(films), films.shape[1], generator=generator)
+    return films[torch.arange(len(films))[:, None], keys.argsort(1)]
+
+
+def slowed(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The film's beginning at that many times less speed, neighbouring frames blended."""
+    place = torch.arange(films.shape[1], dtype=films.dtype) / level
+    before = place.long().clamp(max=films.shape[1] - 2)
+    share = (place - before)[:, None, None, None]
+    return films[:, before] * (1 - share) + films[:, before + 1] * share
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
+    "noise": (noisy, (0.05, 0.1, 0.2)),
+    "blur": (blurred, (1.0, 2.0, 4.0)),
+    "frozen": (frozen, (0.25, 0.5, 1.0)),
+    "shuffled": (shuffled, (3, 8, 40)),
+    "slowed": (slowed, (1.5, 2.0, 4.0)),
+}
+"""Ways to spoil a film, each from mild to severe: a distance worth its name grows along each."""
+
+
+def ladders(films: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
+    """The Fréchet distance of spoilt films from other true ones at each level of each corruption; `floor` is that of
+    the films before they were spoilt.
+
+    The films are cut into two halves: one is spoilt, the other stays true.
+    """
+    spoil, true = films.chunk(2)
+    there = features(true)
+    found = {"floor": [frechet(features(spoil), there)]}
+    for name, (corrupt, levels) in CORRUPTIONS.items():
+        generator = torch.Generator().manual_seed(seed)
+        found[name] = [frechet(features(corrupt(spoil, level, generator)), there) for level in levels]
+    return found

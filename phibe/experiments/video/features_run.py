@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.experiments.report import Report, committed_weights, record
+from phibe.experiments.report import Report, record
 from phibe.experiments.video.drawing import ACTIONS
-from phibe.experiments.video.features import FigureFeatures, fit_features
+from phibe.experiments.video.features import CORRUPTIONS, FigureFeatures, fit_features, ladders
 from phibe.experiments.video.figures import Figures, Scenes
-from phibe.experiments.video.metrics import CORRUPTIONS, ladders
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,3 @@ def recognition(features: FigureFeatures, films: Tensor, scenes: Scenes) -> dict
         "accuracy": float((actions.argmax(1) == scenes.cast.action).double().mean()),
         "speed_correlation": float(torch.corrcoef(pairs)[0, 1]),
     }
-
-
-def embedded() -> FigureFeatures:
-    """The network of the committed laptop run."""
-    weights = committed_weights("figure_features")
-    network = FigureFeatures(channels=CONFIGS["laptop"].channels, actions=len(ACTIONS))
-    network.load_state_dict(weights)
-    return network.eval().requires_grad_(False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phibe.experiments.video import drawing
-from phibe.experiments.video.clips import Clips
+from phibe.experiments.video.clips import RATE, Clips
 from phibe.experiments.video.drawing import ACTIONS, ASPECT, FRONTAL, HERTZ, SIZE, STRIDE, TEXTURE, skeleton
 from phibe.systems.ou import OU
 from phibe.trajectories import Trajectories
@@ -193,8 +193,6 @@ def _glow(rows: Tensor, spot: Tensor, reach: Tensor) -> Tensor:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-RATE = 25.0
-"""Frames a second in KTH."""
 EDGE = 1.15
 """Pixels over which a limb fades into what is behind it."""
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from phibe.experiments.video.clips import Clips, Fit, read_film, shrink
+from phibe.experiments.video.clips import RATE, Clips, Fit, read_film, shrink
 from phibe.experiments.video.drawing import ACTIONS
 from phibe.files import fetch, replacing
 
@@ -32,7 +32,7 @@ MEGABYTES = {
 }
 """About the size of each archive, to be told before a download; the server's own lengths decide."""
 TERMS = "KTH human actions: free for non-commercial use; cite Schuldt, Laptev and Caputo, ICPR 2004."
-HEIGHT, WIDTH, RATE = 120, 160, 25.0
+HEIGHT, WIDTH = 120, 160
 
 OFFICIAL = {
     "train": (11, 12, 13, 14, 15, 16, 17, 18),
