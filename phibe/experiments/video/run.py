@@ -27,7 +27,6 @@ from phibe.experiments.video.metrics import Features
 from phibe.experiments.video.taming import open_taming
 from phibe.experiments.video.vq import Coded, VQCodec, fit_vq, open_vq
 from phibe.files import replacing, write_json
-from phibe.io import open_data, save_data
 from phibe.objectives import OBJECTIVES
 from phibe.training.config import FitConfig
 from phibe.trajectories import Trajectories
@@ -290,9 +289,20 @@ def prepare(config: Any, fits: Path) -> None:
     test = choose(sides["test"], config)
     codec: Coded = open_taming(config.checkpoint) if config.checkpoint else _trained(sides, config, fits)
     for side in SIDES[:2]:
-        save_data(encode(codec, sides[side], mirrored=config.mirrored), fits / f"{side}.npz")
+        _save_latents(encode(codec, sides[side], mirrored=config.mirrored), fits / f"{side}.safetensors")
     test.save(fits / "test.npz")
     write_json(fits / "footage.json", settings)
+
+
+def _save_latents(data: Trajectories, path: Path) -> None:
+    parts = {"states": data.states, "times": data.times, "lengths": data.lengths}
+    with replacing(path) as partial_file:
+        save_file({name: part.contiguous() for name, part in parts.items() if part is not None}, partial_file)
+
+
+def _read_latents(path: Path) -> Trajectories:
+    parts = load_file(path)
+    return Trajectories(parts["states"], parts["times"], parts.get("lengths"))
 
 
 def _trained(sides: dict[str, Clips], config: Any, fits: Path) -> VQCodec:
@@ -343,7 +353,7 @@ def encode(codec: Coded, clips: Clips, *, mirrored: bool, length: int = 40) -> T
 
 def opened(config: Any, fits: Path) -> tuple[Coded, Trajectories, Trajectories]:
     """The codec, and the latents to train on and to validate with, as `prepare` left them."""
-    train, validation = (open_data(fits / f"{side}.npz") for side in SIDES[:2])
+    train, validation = (_read_latents(fits / f"{side}.safetensors") for side in SIDES[:2])
     codec: Coded = open_taming(config.checkpoint) if config.checkpoint else open_vq(fits / "codec")
     return codec, train, validation
 
