@@ -135,7 +135,7 @@ def test_a_picture_is_called_one(start):
 
 def test_a_gif_of_one_picture_and_short_films_are_told_what_is_needed():
     refused(encoded(moving(1), "gif"), "2 frames or more; this one has 1. A single picture")
-    refused(encoded(moving(9)), "14 frames or more; this one has 9. Film", least=14)
+    refused(encoded(moving(9)), "14 frames or more; this one has 9. Record", least=14)
     assert len(read_upload(encoded(moving(14)), least=14).frames) == 14
 
 

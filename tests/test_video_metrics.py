@@ -87,7 +87,7 @@ def test_the_best_of_many_is_taken_for_each_clip_and_each_measure():
 
 
 def test_films_of_different_shapes_are_refused():
-    with pytest.raises(ValueError, match="Films must be"):
+    with pytest.raises(ValueError, match="Clips must be"):
         metrics.score(torch.zeros(2, 3, 1, 16, 16), torch.zeros(2, 4, 1, 16, 16))
     with pytest.raises(ValueError, match="11 × 11"):
         metrics.ssim(torch.zeros(1, 1, 1, 8, 16), torch.zeros(1, 1, 1, 8, 16))

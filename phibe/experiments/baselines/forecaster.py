@@ -177,6 +177,11 @@ class Forecaster(nn.Module):
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
 
 
+def forecast(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+    """States (n, time, *state) that a forecaster samples, those of persistence among them."""
+    return model.generate(history, times, generator=generator).states
+
+
 def conditional_unet(state_shape: Sequence[int], *, past: int = 1, frames: int = 1, **arguments: Any) -> UNet:
     """A U-Net for a forecaster of states (C, height, width), with the `arguments` of any other."""
     channels, *grid = state_shape

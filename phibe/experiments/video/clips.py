@@ -23,7 +23,7 @@ from torch import Tensor
 from phibe.files import read_arrays, read_npz, write_arrays
 from phibe.trajectories import Trajectories
 
-# -- films -----------------------------------------------------------------------------------------------------------
+# -- reading videos ----------------------------------------------------------------------------------------------------
 
 
 Fit = Literal["squash", "crop"]
@@ -31,10 +31,10 @@ RATE = 25.0
 """Frames a second of KTH, of figures and of what is uploaded."""
 COLOUR = 8.0
 """Mean distance of the largest from the smallest of red, green and blue, out of 255, above which a frame is coloured;
-grey films that were compressed as colour stay far below."""
+grey videos that were compressed as colour stay far below."""
 
 
-class Film(NamedTuple):
+class Video(NamedTuple):
     """Grey frames (time, height, width) as bytes, frames a second, and whether the file ended before its end."""
 
     frames: np.ndarray
@@ -42,11 +42,11 @@ class Film(NamedTuple):
     cut_off: bool
 
 
-def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse", most: int = 2**28) -> Film:
+def read_video(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse", most: int = 2**28) -> Video:
     """The frames of a file, as far as they can be decoded; an error if there are none, or if they take more than
     `most` bytes.
 
-    A coloured film is refused, or made grey when asked for.
+    A coloured video is refused, or made grey when asked for.
     """
     path = Path(path)
     if not path.is_file():
@@ -78,7 +78,7 @@ def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse",
         raise ValueError(f"{path} cannot be decoded: {reason}. Cut short, or a file of another kind?")
     if len({frame.shape for frame in frames}) > 1:
         raise ValueError(f"{path} changes the size of its frames on the way; one size is needed.")
-    return Film(np.stack(frames), rate, cut_off)
+    return Video(np.stack(frames), rate, cut_off)
 
 
 def pyav() -> Any:
@@ -86,7 +86,7 @@ def pyav() -> Any:
     try:
         import av
     except ImportError:
-        raise ValueError("Films are decoded by PyAV: `pip install 'phibe[video]'`.") from None
+        raise ValueError("Videos are decoded by PyAV: `pip install 'phibe[video]'`.") from None
     av.logging.set_level(av.logging.PANIC)  # what goes wrong is said once, by us
     return av
 
@@ -127,12 +127,12 @@ def shares(new: int, old: int) -> Tensor:
 
 
 NAME = re.compile(r"person(?P<person>\d+)_(?P<action>[a-z]+)_d(?P<scenario>\w)(_s\d+)?")
-"""person07_walking_d2_s0: who, what, in which scenario of KTH, which part of that film."""
+"""person07_walking_d2_s0: who, what, in which scenario of KTH, which part of that video."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clips:
-    """Grey films: `pixels` (frame, height, width) of all of them, `spans` (clip, 2) where each begins and ends.
+    """Grey videos: `pixels` (frame, height, width) of all of them, `spans` (clip, 2) where each begins and ends.
 
     Pixels are bytes, or floats in [0, 1]; they may be a memory map. A choice of clips shares them. A name of the form
     personPP_ACTION_dD… says who does what; of others the action is "" and the person 0.
@@ -152,17 +152,17 @@ class Clips:
             )
 
     @staticmethod
-    def of(films: dict[str, np.ndarray], *, rate: float = RATE) -> Clips:
-        """Clips of named films (time, height, width), bytes or floats in [0, 1]; a lone channel is left out."""
-        if not films:
+    def of(videos: dict[str, np.ndarray], *, rate: float = RATE) -> Clips:
+        """Clips of named videos (time, height, width), bytes or floats in [0, 1]; a lone channel is left out."""
+        if not videos:
             raise ValueError("There must be one clip at least; got none.")
-        checked = {name: _grey(film, name) for name, film in films.items()}
-        shapes = {film.shape[1:] for film in checked.values()}
+        checked = {name: _grey(video, name) for name, video in videos.items()}
+        shapes = {video.shape[1:] for video in checked.values()}
         if len(shapes) > 1:
             raise ValueError(f"All clips must have frames of one size; got {sorted(shapes)}. Resize them first?")
-        if len({film.dtype for film in checked.values()}) > 1:
-            checked = {name: _floats(film) for name, film in checked.items()}
-        ends = np.cumsum([len(film) for film in checked.values()])
+        if len({video.dtype for video in checked.values()}) > 1:
+            checked = {name: _floats(video) for name, video in checked.items()}
+        ends = np.cumsum([len(video) for video in checked.values()])
         spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
         return Clips(np.concatenate(list(checked.values())), spans, tuple(checked), rate)
 
@@ -188,7 +188,7 @@ class Clips:
         return [_part(name, "action") for name in self.names]
 
     @property
-    def persons(self) -> list[int]:
+    def people(self) -> list[int]:
         return [int(_part(name, "person") or 0) for name in self.names]
 
     def __getitem__(self, chosen: slice | Sequence[int] | np.ndarray) -> Clips:
@@ -196,15 +196,15 @@ class Clips:
         index = np.arange(len(self))[chosen]
         return Clips(self.pixels, self.spans[index], tuple(self.names[i] for i in index), self.rate)
 
-    def where(self, *, actions: Iterable[str] | None = None, persons: Iterable[int] | None = None) -> Clips:
-        """The clips of these actions and of these persons."""
+    def where(self, *, actions: Iterable[str] | None = None, people: Iterable[int] | None = None) -> Clips:
+        """The clips of these actions and of these people."""
         wanted = [
-            (actions is None or action in set(actions)) and (persons is None or person in set(persons))
-            for action, person in zip(self.actions, self.persons, strict=True)
+            (actions is None or action in set(actions)) and (people is None or person in set(people))
+            for action, person in zip(self.actions, self.people, strict=True)
         ]
         return self[np.flatnonzero(wanted)]
 
-    def film(self, i: int) -> Tensor:
+    def frames(self, i: int) -> Tensor:
         """One clip, (time, 1, height, width), float32 in [0, 1]."""
         return torch.from_numpy(_floats(self.pixels[slice(*self.spans[i])]))[:, None]
 
@@ -234,7 +234,7 @@ class Clips:
 
     def _padded(self, spans: np.ndarray) -> Trajectories:
         if not len(spans):
-            raise ValueError("There must be one clip at least; got none. Other `persons` or `actions`?")
+            raise ValueError("There must be one clip at least; got none. Other `people` or `actions`?")
         lengths = spans[:, 1] - spans[:, 0]
         states = torch.zeros(len(spans), int(lengths.max()), 1, *self.shape)
         for path, (first, last) in zip(states, spans.tolist(), strict=True):
@@ -262,28 +262,28 @@ def _part(name: str, part: str) -> str:
     return found[part] if found else ""
 
 
-def _floats(film: np.ndarray) -> np.ndarray:
-    return film.astype(np.float32) / 255 if film.dtype == np.uint8 else np.asarray(film, np.float32)
+def _floats(video: np.ndarray) -> np.ndarray:
+    return video.astype(np.float32) / 255 if video.dtype == np.uint8 else np.asarray(video, np.float32)
 
 
-def _grey(film: np.ndarray, name: str) -> np.ndarray:
-    """The film as (time, height, width), bytes or float32, or what is wrong with it."""
-    if film.ndim == 4 and 1 in (film.shape[1], film.shape[3]):
-        film = film[:, 0] if film.shape[1] == 1 else film[..., 0]
-    if film.ndim == 4 and 3 in (film.shape[1], film.shape[3]):
-        raise ValueError(f"Clips must be grey; {name} has three colours, shape {film.shape}. Average them first?")
-    if film.ndim != 3 or len(film) < 2 or 0 in film.shape:
+def _grey(video: np.ndarray, name: str) -> np.ndarray:
+    """The video as (time, height, width), bytes or float32, or what is wrong with it."""
+    if video.ndim == 4 and 1 in (video.shape[1], video.shape[3]):
+        video = video[:, 0] if video.shape[1] == 1 else video[..., 0]
+    if video.ndim == 4 and 3 in (video.shape[1], video.shape[3]):
+        raise ValueError(f"Clips must be grey; {name} has three colours, shape {video.shape}. Average them first?")
+    if video.ndim != 3 or len(video) < 2 or 0 in video.shape:
         raise ValueError(
-            f"A clip must be (time, height, width) with two frames or more; {name} has shape {film.shape}. Drop it?"
+            f"A clip must be (time, height, width) with two frames or more; {name} has shape {video.shape}. Drop it?"
         )
-    if film.dtype == np.uint8:
-        return film
-    if film.dtype.kind != "f" or not np.isfinite(film).all() or film.min() < 0 or film.max() > 1:
+    if video.dtype == np.uint8:
+        return video
+    if video.dtype.kind != "f" or not np.isfinite(video).all() or video.min() < 0 or video.max() > 1:
         raise ValueError(
-            f"A clip must hold bytes, or finite floats from 0 to 1; {name} has {film.dtype} from {film.min()} to "
-            f"{film.max()}. Divide by 255 first?"
+            f"A clip must hold bytes, or finite floats from 0 to 1; {name} has {video.dtype} from {video.min()} to "
+            f"{video.max()}. Divide by 255 first?"
         )
-    return film.astype(np.float32)
+    return video.astype(np.float32)
 
 
 # -- uploads -----------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def check_size(size: int) -> None:
     """Stop where a file is empty or too large: before it is sent, if its size is known."""
     if size > LARGEST:
         raise ValueError(
-            f"A film must be at most {LARGEST / 2**20:.0f} MB; this file has {size / 2**20:.1f}. Cut it to some "
+            f"A video must be at most {LARGEST / 2**20:.0f} MB; this file has {size / 2**20:.1f}. Cut it to some "
             "seconds, or make its pictures smaller?"
         )
     if size == 0:
@@ -323,16 +323,16 @@ def check_size(size: int) -> None:
 def read_upload(content: bytes, *, least: int = 2, size: int = 64) -> Own:
     """The clip in the bytes of a file: the square in the middle of its frames, averaged to size × size, grey.
 
-    Of a film with more frames a second than 25 about so many are taken; of an archive the first clip; of any at most
-    200 frames. One with fewer than `least` frames is refused, as is what is no film.
+    Of a video with more frames a second than 25 about so many are taken; of an archive the first clip; of any at most
+    200 frames. One with fewer than `least` frames is refused, as is what is no video.
     """
     check_size(len(content))
     kind = _kind(content)
-    frames, changes = _archive(content, size) if kind == "npz" else _film(content, kind, size)
+    frames, changes = _archive(content, size) if kind == "npz" else _decoded(content, kind, size)
     if len(frames) < least:
         raise ValueError(
             f"A clip must have {least} frames or more; this one has {len(frames)}. "
-            f"{'A single picture? ' if len(frames) == 1 else ''}Film a little longer?"
+            f"{'A single picture? ' if len(frames) == 1 else ''}Record a little longer?"
         )
     return Own(frames, tuple(changes))
 
@@ -349,7 +349,7 @@ def _kind(content: bytes) -> str:
             return kind
     picture = content.startswith((b"\x89PNG", b"\xff\xd8\xff", b"BM")) or content[8:12] == b"WEBP"
     what = "a single picture" if picture else "none of these"
-    raise ValueError(f"A film must be one of {', '.join(SUFFIXES)}; by its first bytes this file is {what}.")
+    raise ValueError(f"A video must be one of {', '.join(SUFFIXES)}; by its first bytes this file is {what}.")
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------
@@ -362,18 +362,18 @@ def _archive(content: bytes, size: int) -> tuple[np.ndarray, list[str]]:
     except Exception as error:
         raise ValueError(f"This archive cannot be read: {error}") from error
     clips = Clips.of(arrays)
-    film = clips.pixels[slice(*clips.spans[0])]
+    video = clips.pixels[slice(*clips.spans[0])]
     changes = [f"the first of {len(clips)} clips"] if len(clips) > 1 else []
-    if len(film) > LONGEST:
-        film, changes = film[:LONGEST], [*changes, f"its first {LONGEST} frames"]
-    film = film if film.dtype == np.uint8 else (film * 255).round().astype(np.uint8)
-    return shrink(film, size=size, fit="crop"), [*changes, *_shrunk(film.shape[1], film.shape[2], size)]
+    if len(video) > LONGEST:
+        video, changes = video[:LONGEST], [*changes, f"its first {LONGEST} frames"]
+    video = video if video.dtype == np.uint8 else (video * 255).round().astype(np.uint8)
+    return shrink(video, size=size, fit="crop"), [*changes, *_shrunk(video.shape[1], video.shape[2], size)]
 
 
-# -- films -------------------------------------------------------------------------------------------------------------
+# -- uploaded videos ---------------------------------------------------------------------------------------------------
 
 
-def _film(content: bytes, kind: str, size: int) -> tuple[np.ndarray, list[str]]:
+def _decoded(content: bytes, kind: str, size: int) -> tuple[np.ndarray, list[str]]:
     """What can be decoded, frame after frame, none of which is kept in its full size."""
     av, reason = pyav(), "it holds no picture"
     small: list[np.ndarray] = []
@@ -391,7 +391,7 @@ def _film(content: bytes, kind: str, size: int) -> tuple[np.ndarray, list[str]]:
         changes.append("what comes before it breaks off")
     if not small:
         raise ValueError(
-            f"This film cannot be decoded: {reason}. Cut short, or of more than {PIXELS / 1e6:.1f} million pixels a "
+            f"This video cannot be decoded: {reason}. Cut short, or of more than {PIXELS / 1e6:.1f} million pixels a "
             "frame?"
         )
     if len(small) > LONGEST:
@@ -407,7 +407,7 @@ def _stream(container: Any) -> Any:
     if stream.width * stream.height > PIXELS:
         raise ValueError(
             f"A frame must have at most {PIXELS / 1e6:.1f} million pixels; these are {stream.width} × "
-            f"{stream.height}. Make the film smaller first?"
+            f"{stream.height}. Make the video smaller first?"
         )
     stream.codec_context.options = {"max_pixels": str(PIXELS)}
     stream.codec_context.thread_count = 1
@@ -415,13 +415,13 @@ def _stream(container: Any) -> Any:
 
 
 def _stride(stream: Any) -> int:
-    """2 for films with 50 or 60 frames a second: of those every second frame is taken."""
+    """2 for videos with 50 or 60 frames a second: of those every second frame is taken."""
     rate = float(stream.average_rate or stream.guessed_rate or RATE)
     return min(max(round(rate / RATE), 1), 10)
 
 
 def _small(frame: Any, size: int) -> np.ndarray:
-    """The square in the middle of a frame, as upright as it was filmed."""
+    """The square in the middle of a frame, as upright as it was recorded."""
     square = shrink(frame.to_ndarray(format="gray")[None], size=size, fit="crop")[0]
     return np.rot90(square, round(frame.rotation / 90))
 

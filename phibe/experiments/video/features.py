@@ -20,7 +20,7 @@ from phibe.experiments.video.metrics import Features, frechet, gaussian_means
 
 
 class FigureFeatures(nn.Module):
-    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
+    """Clips (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
     trained.
 
     Filters within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the frames.
@@ -53,23 +53,23 @@ class FigureFeatures(nn.Module):
         return f"figure features {digest.hexdigest()[:12]}"
 
     @torch.no_grad()
-    def forward(self, films: Tensor, *, block: int = 32) -> Tensor:
-        return torch.cat([self.standard(part) for part in films.split(block)])
+    def forward(self, clips: Tensor, *, block: int = 32) -> Tensor:
+        return torch.cat([self.standard(part) for part in clips.split(block)])
 
-    def standard(self, films: Tensor) -> Tensor:
-        """The features of a few films, with gradients."""
-        return (self._pooled(films) - self.centre) / self.spread
+    def standard(self, clips: Tensor) -> Tensor:
+        """The features of a few clips, with gradients."""
+        return (self._pooled(clips) - self.centre) / self.spread
 
-    def recognise(self, films: Tensor) -> tuple[Tensor, Tensor]:
+    def recognise(self, clips: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the actions (clip, actions), and the logarithm of the speed (clip,)."""
-        h = self.standard(films)
+        h = self.standard(clips)
         return self.action(h), self.speed(h)[:, 0]
 
-    def _pooled(self, films: Tensor) -> Tensor:
-        flat = films.to(self.centre.dtype).flatten(0, 1)
+    def _pooled(self, clips: Tensor) -> Tensor:
+        flat = clips.to(self.centre.dtype).flatten(0, 1)
         if flat.shape[-2:] != (SIZE, SIZE):
             flat = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", antialias=True)
-        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, films.shape[:2])
+        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, clips.shape[:2])
         energies = []
         for stage in self.stages:
             h, energy = stage(h)
@@ -77,9 +77,9 @@ class FigureFeatures(nn.Module):
         return torch.cat([*energies[:2], h.mean((1, 3, 4))], dim=1)
 
     @torch.no_grad()
-    def measure(self, films: Tensor, *, block: int = 32) -> None:
-        """Take mean and spread of the features from these films; recognition then has to be learnt for them."""
-        h = torch.cat([self._pooled(part) for part in films.split(block)])
+    def measure(self, clips: Tensor, *, block: int = 32) -> None:
+        """Take mean and spread of the features from these clips; recognition then has to be learnt for them."""
+        h = torch.cat([self._pooled(part) for part in clips.split(block)])
         self.centre, self.spread = h.mean(0), h.std(0).clamp(min=1e-6)
 
 
@@ -104,7 +104,7 @@ class SpaceTimeBlock(nn.Module):
 
 
 def fit_features(
-    films: Tensor,
+    clips: Tensor,
     action: Tensor,
     speed: Tensor,
     *,
@@ -116,7 +116,7 @@ def fit_features(
     seed: int = 0,
     progress: bool = True,
 ) -> FigureFeatures:
-    """A network trained to tell each film's action (clip,) and the logarithm of its speed (clip,) > 0.
+    """A network trained to tell each clip's action (clip,) and the logarithm of its speed (clip,) > 0.
 
     Cross-entropy plus the squared error of log speed in units of its spread; each sample is a run of `frames` frames,
     mirrored or not.
@@ -127,12 +127,12 @@ def fit_features(
         network = network or FigureFeatures(actions=int(action.max()) + 1)
     pace = speed.log().float()
     pace = (pace - pace.mean()) / pace.std().clamp(min=1e-6)
-    network.measure(films[:64])
+    network.measure(clips[:64])
     optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
     for _ in (bar := tqdm(range(steps), desc="features", unit="step", disable=not progress)):
-        chosen = torch.randint(len(films), (batch,), generator=generator)
-        scores, log_speed = network.recognise(_runs(films, chosen, frames, generator))
+        chosen = torch.randint(len(clips), (batch,), generator=generator)
+        scores, log_speed = network.recognise(_runs(clips, chosen, frames, generator))
         loss = F.cross_entropy(scores, action[chosen]) + F.mse_loss(log_speed, pace[chosen])
         optimiser.zero_grad()
         loss.backward()
@@ -142,11 +142,11 @@ def fit_features(
     return network.eval().requires_grad_(False)
 
 
-def _runs(films: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
-    """Runs of frames of the chosen films, each from a random first one, half of them mirrored."""
-    frames = min(frames, films.shape[1])
-    first = torch.randint(films.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
-    runs = films[chosen[:, None], first + torch.arange(frames)]
+def _runs(clips: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
+    """Runs of frames of the chosen clips, each from a random first one, half of them mirrored."""
+    frames = min(frames, clips.shape[1])
+    first = torch.randint(clips.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
+    runs = clips[chosen[:, None], first + torch.arange(frames)]
     mirrored = torch.rand(len(chosen), generator=generator) < 0.5
     return torch.where(mirrored[:, None, None, None, None], runs.flip(-1), runs)
 
@@ -162,36 +162,36 @@ def embedded() -> FigureFeatures:
 # -- corruptions -----------------------------------------------------------------------------------------------------
 
 
-def noisy(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+def noisy(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """Sensor noise of that standard deviation."""
-    return (films + level * torch.randn(films.shape, generator=generator, dtype=films.dtype)).clamp(0, 1)
+    return (clips + level * torch.randn(clips.shape, generator=generator, dtype=clips.dtype)).clamp(0, 1)
 
 
-def blurred(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+def blurred(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """A Gaussian blur of that many pixels."""
     reach = max(1, round(3 * level))
-    return gaussian_means(F.pad(films.flatten(0, 1), (reach,) * 4, mode="replicate"), level, reach=reach).view_as(films)
+    return gaussian_means(F.pad(clips.flatten(0, 1), (reach,) * 4, mode="replicate"), level, reach=reach).view_as(clips)
 
 
-def frozen(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """The last part of the film, that share of it, is one still frame."""
-    last = max(0, round(films.shape[1] * (1 - level)) - 1)
-    index = torch.arange(films.shape[1]).clamp(max=last)
-    return films[:, index]
+def frozen(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The last part of the clip, that share of it, is one still frame."""
+    last = max(0, round(clips.shape[1] * (1 - level)) - 1)
+    index = torch.arange(clips.shape[1]).clamp(max=last)
+    return clips[:, index]
 
 
-def shuffled(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
+def shuffled(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """Frames change places within runs of that many."""
-    keys = torch.arange(films.shape[1]) // int(level) + torch.rand(len(films), films.shape[1], generator=generator)
-    return films[torch.arange(len(films))[:, None], keys.argsort(1)]
+    keys = torch.arange(clips.shape[1]) // int(level) + torch.rand(len(clips), clips.shape[1], generator=generator)
+    return clips[torch.arange(len(clips))[:, None], keys.argsort(1)]
 
 
-def slowed(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """The film's beginning at that many times less speed, neighbouring frames blended."""
-    place = torch.arange(films.shape[1], dtype=films.dtype) / level
-    before = place.long().clamp(max=films.shape[1] - 2)
+def slowed(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The clip's beginning at that many times less speed, neighbouring frames blended."""
+    place = torch.arange(clips.shape[1], dtype=clips.dtype) / level
+    before = place.long().clamp(max=clips.shape[1] - 2)
     share = (place - before)[:, None, None, None]
-    return films[:, before] * (1 - share) + films[:, before + 1] * share
+    return clips[:, before] * (1 - share) + clips[:, before + 1] * share
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
@@ -201,16 +201,16 @@ CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor],
     "shuffled": (shuffled, (3, 8, 40)),
     "slowed": (slowed, (1.5, 2.0, 4.0)),
 }
-"""Ways to spoil a film, each from mild to severe: a distance worth its name grows along each."""
+"""Ways to spoil a clip, each from mild to severe: a distance worth its name grows along each."""
 
 
-def ladders(films: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
-    """The Fréchet distance of spoilt films from other true ones at each level of each corruption; `floor` is that of
-    the films before they were spoilt.
+def ladders(clips: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
+    """The Fréchet distance of spoilt clips from other true ones at each level of each corruption; `floor` is that of
+    the clips before they were spoilt.
 
-    The films are cut into two halves: one is spoilt, the other stays true.
+    The clips are cut into two halves: one is spoilt, the other stays true.
     """
-    spoil, true = films.chunk(2)
+    spoil, true = clips.chunk(2)
     there = features(true)
     found = {"floor": [frechet(features(spoil), there)]}
     for name, (corrupt, levels) in CORRUPTIONS.items():

@@ -17,8 +17,8 @@ from phibe.experiments.video.figures import Figures, Scenes
 
 @dataclass(frozen=True)
 class Config:
-    """A network of `channels` learns action and speed of `clips` films in `steps` steps of `batch` runs of `frames`
-    frames; `test` others are recognised, then half of them spoilt and measured against the other half."""
+    """A network of `channels` learns action and speed of `clips` clips in `steps` steps of `batch` runs of `frames`
+    frames; `test` others are recognised, then half of them corrupted and compared with the other half."""
 
     channels: int = 16
     clips: int = 480
@@ -38,7 +38,7 @@ CONFIGS = {
 
 
 def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """Film, train, recognise, spoil."""
+    """Render, train, recognise, corrupt."""
     config = config or CONFIGS[preset]
     out = out or Path("runs") / "figure_features" / preset
     return record("figure_features", preset, config, lambda: _measure(config), out)
@@ -49,10 +49,10 @@ def _measure(config: Config) -> tuple[dict[str, Any], dict[str, Tensor]]:
         Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
     )
     features = learn(train, config)
-    films = test.render().states
-    found = ladders(films, features, seed=config.seed)
+    clips = test.render().states
+    found = ladders(clips, features, seed=config.seed)
     results = {
-        **recognition(features, films, test),
+        **recognition(features, clips, test),
         "features": features.identity,
         "clips_a_side": config.test // 2,
         "floor": found.pop("floor")[0],
@@ -80,9 +80,9 @@ def learn(scenes: Scenes, config: Config) -> FigureFeatures:
     )
 
 
-def recognition(features: FigureFeatures, films: Tensor, scenes: Scenes) -> dict[str, float]:
+def recognition(features: FigureFeatures, clips: Tensor, scenes: Scenes) -> dict[str, float]:
     """Share of the actions told right, and the correlation of the logarithms of told and true speed."""
-    told = [features.recognise(part) for part in films.split(32)]
+    told = [features.recognise(part) for part in clips.split(32)]
     actions, speeds = (torch.cat(part) for part in zip(*told, strict=True))
     pairs = torch.stack([speeds.double(), scenes.cast.omega.log()])
     return {

@@ -18,16 +18,16 @@ from torch.nn import functional as F
 from phibe.experiments.video.i3d import FVD, I3DFeatures
 from phibe.metrics import gaussian_w2, moments
 
-# -- films against films, frame by frame -----------------------------------------------------------------------------
+# -- clips against clips, frame by frame -----------------------------------------------------------------------------
 
 
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2
 
 
-def mse(film: Tensor, truth: Tensor) -> Tensor:
+def mse(clip: Tensor, truth: Tensor) -> Tensor:
     """Mean square difference of each frame: (…, clip, time)."""
-    return (film - _like(film, truth)).square().flatten(-3).mean(-1)
+    return (clip - _like(clip, truth)).square().flatten(-3).mean(-1)
 
 
 def psnr(error: Tensor) -> Tensor:
@@ -35,17 +35,17 @@ def psnr(error: Tensor) -> Tensor:
     return -10 * torch.log10(error)
 
 
-def ssim(film: Tensor, truth: Tensor, *, block: int = 512) -> Tensor:
+def ssim(clip: Tensor, truth: Tensor, *, block: int = 512) -> Tensor:
     """Structural similarity of each frame, (…, clip, time)   [Wang et al. 2004].
 
     (2μμ' + C₁)(2σ_{xx'} + C₂) / ((μ² + μ'² + C₁)(σ² + σ'² + C₂)), moments under an 11 × 11 Gaussian window of σ = 1.5,
     averaged over all places where the whole window lies inside the frame.
     """
-    truth = _like(film, truth).expand_as(film)
-    if min(film.shape[-2:]) < WINDOW:
-        raise ValueError(f"SSIM needs frames of {WINDOW} × {WINDOW} pixels or more; got {tuple(film.shape[-2:])}.")
-    pairs = zip(*(x.reshape(-1, *film.shape[-3:]).split(block) for x in (film, truth)), strict=True)
-    return torch.cat([_similarity(x, y) for x, y in pairs]).reshape(film.shape[:-3])
+    truth = _like(clip, truth).expand_as(clip)
+    if min(clip.shape[-2:]) < WINDOW:
+        raise ValueError(f"SSIM needs frames of {WINDOW} × {WINDOW} pixels or more; got {tuple(clip.shape[-2:])}.")
+    pairs = zip(*(x.reshape(-1, *clip.shape[-3:]).split(block) for x in (clip, truth)), strict=True)
+    return torch.cat([_similarity(x, y) for x, y in pairs]).reshape(clip.shape[:-3])
 
 
 def _similarity(x: Tensor, y: Tensor) -> Tensor:
@@ -69,11 +69,11 @@ def gaussian_means(x: Tensor, sigma: float, *, reach: int) -> Tensor:
     return smooth.reshape(*x.shape[:-2], *smooth.shape[-2:])
 
 
-def _like(film: Tensor, truth: Tensor) -> Tensor:
-    if truth.ndim != 5 or film.ndim not in (5, 6) or film.shape[-5:] != truth.shape:
+def _like(clip: Tensor, truth: Tensor) -> Tensor:
+    if truth.ndim != 5 or clip.ndim not in (5, 6) or clip.shape[-5:] != truth.shape:
         raise ValueError(
-            "Films must be (clip, time, channel, height, width), or futures (sample, clip, time, …) against such a "
-            f"truth; got {tuple(film.shape)} and {tuple(truth.shape)}."
+            "Clips must be (clip, time, channel, height, width), or futures (sample, clip, time, …) against such a "
+            f"truth; got {tuple(clip.shape)} and {tuple(truth.shape)}."
         )
     return truth
 
@@ -93,14 +93,14 @@ class Scores(NamedTuple):
     samples: int
 
 
-def score(film: Tensor, truth: Tensor) -> Scores:
+def score(clip: Tensor, truth: Tensor) -> Scores:
     """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
 
     The best future is told by looking at the truth: it measures whether the truth is among the futures, not which of
-    them to trust, and more samples always help. Show it beside `score(film[0], truth)`. With what a codec makes of the
+    them to trust, and more samples always help. Show it beside `score(clip[0], truth)`. With what a codec makes of the
     truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's losses.
     """
-    futures = film if film.ndim == 6 else film[None]
+    futures = clip if clip.ndim == 6 else clip[None]
     error, likeness = mse(futures, truth), ssim(futures, truth)
     least = error.mean(-1).min(0).values.mean()
     return Scores(
@@ -113,17 +113,17 @@ def score(film: Tensor, truth: Tensor) -> Scores:
 
 
 class SoFar(NamedTuple):
-    """What `score` is for the first k frames of one film, for every k: (time,) each; PSNR as published."""
+    """What `score` is for the first k frames of one clip, for every k: (time,) each; PSNR as published."""
 
     mse: Tensor
     psnr: Tensor
     ssim: Tensor
 
 
-def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
-    """The measures up to each frame of a film (1, time, channel, height, width), to be shown while it plays."""
-    count = torch.arange(1, film.shape[-4] + 1)
-    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(film, truth), ssim(film, truth)))
+def score_so_far(clip: Tensor, truth: Tensor) -> SoFar:
+    """The measures up to each frame of a clip (1, time, channel, height, width), to be shown while it plays."""
+    count = torch.arange(1, clip.shape[-4] + 1)
+    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(clip, truth), ssim(clip, truth)))
     return SoFar(error, psnr(error), likeness)
 
 
@@ -133,10 +133,10 @@ def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
 FREQUENCIES, LEAST = 256, 10
 
 
-def background(films: Tensor) -> Tensor:
+def background(clips: Tensor) -> Tensor:
     """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that stays where it is,
     only what moves differs from it."""
-    return films.median(1, keepdim=True).values
+    return clips.median(1, keepdim=True).values
 
 
 class Silhouette(NamedTuple):
@@ -152,12 +152,12 @@ class Silhouette(NamedTuple):
         return self.mass > 0.3 * self.mass.amax(-1, keepdim=True)
 
 
-def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
-    """Moments of the figure's weight in each frame: films (…, clip, time, 1, H, W), background (clip, 1, 1, H, W).
+def silhouette(clips: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
+    """Moments of the figure's weight in each frame: clips (…, clip, time, 1, H, W), background (clip, 1, 1, H, W).
 
     A frame in which nothing is above the threshold has its figure in the middle, of width and mass zero.
     """
-    weight = ((films - behind).abs() - threshold).clamp(min=0).sum(-3)
+    weight = ((clips - behind).abs() - threshold).clamp(min=0).sum(-3)
     mass = weight.sum((-2, -1))
     share = weight / mass.clamp(min=torch.finfo(weight.dtype).tiny)[..., None, None]
     y, x = (torch.arange(n, dtype=weight.dtype, device=weight.device) for n in weight.shape[-2:])
@@ -263,7 +263,7 @@ Reference = Literal["original", "reconstruction"]
 
 
 class Features(Interface):
-    """A feature network: films (clip, time, 1, height, width) in [0, 1] → (clip, d)."""
+    """A feature network: clips (clip, time, 1, height, width) in [0, 1] → (clip, d)."""
 
     @property
     def title(self) -> str:
@@ -273,20 +273,20 @@ class Features(Interface):
     def identity(self) -> str:
         """Which network with which weights it is."""
 
-    def __call__(self, films: Tensor) -> Tensor: ...
+    def __call__(self, clips: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a Fréchet distance depends on besides the films' quality; distances of two protocols cannot be compared.
+    """What a Fréchet distance depends on besides the clips' quality; distances of two protocols cannot be compared.
 
     Args:
-        clips: films on either side; the distance is biased upwards by about a constant over this number.
-        frames: frames of each film that the features see, the context among them.
+        clips: clips on either side; the distance is biased upwards by about a constant over this number.
+        frames: frames of each clip that the features see, the context among them.
         context: how many of those were given to the method.
         resolution: height and width of the frames.
         features: the feature network and its weights.
-        reference: films that count as true: the original (standard), or what the codec makes of it (adjusted).
+        reference: clips that count as true: the original (standard), or what the codec makes of it (adjusted).
         data: the set that the clips are from.
     """
 
@@ -309,7 +309,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Distance:
-    """A Fréchet distance (squared, as is the custom), the `floor` of true films from true films, and the protocol."""
+    """A Fréchet distance (squared, as is the custom), the `floor` of true clips from true clips, and the protocol."""
 
     name: str
     value: float
@@ -367,14 +367,14 @@ def frechet_distance(
     data: str = "",
     splits: int = 8,
 ) -> Distance:
-    """The distance of made films from true ones, (clip, time, 1, height, width) with the context frames in front.
+    """The distance of made clips from true ones, (clip, time, 1, height, width) with the context frames in front.
 
     With what a codec makes of the truth as `truth` and `reference="reconstruction"` it is the adjusted distance, which
     does not charge the dynamics with the codec's losses.
     """
     if made.shape != truth.shape or truth.ndim != 5 or not 0 <= context < truth.shape[1] or len(truth) < 4:
         raise ValueError(
-            "Made and true films must have one shape (clip, time, 1, height, width), four clips or more, and more "
+            "Made and true clips must have one shape (clip, time, 1, height, width), four clips or more, and more "
             f"frames than the context; got {tuple(made.shape)}, {tuple(truth.shape)} and context {context}."
         )
     clips, frames, _, height, width = truth.shape

@@ -1,4 +1,4 @@
-"""Video of real persons: the video experiment on clips of one's own, such as those of KTH."""
+"""Video of real people: the video experiment on clips of one's own, such as those of KTH."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ CONFIGS = {
 
 
 def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
-    """The same as `video`; the clips are not part of the project, the report with a few film strips is. The smoke
-    preset films figures instead."""
+    """The same as `video`; the clips are not part of the project, the report with a few clip strips is. The smoke
+    preset clips figures instead."""
     return video.run(preset, out=out, config=config or CONFIGS[preset], name="video_real")

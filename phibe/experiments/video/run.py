@@ -1,4 +1,8 @@
-"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and measured; on films of figures."""
+"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and evaluated; on clips of figures.
+
+Clips, codec and latents are made once (`prepare`); each method is trained, rolled out and evaluated by `work`. Read
+next: `methods.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,12 +25,11 @@ from phibe.experiments.video.features import embedded
 from phibe.experiments.video.figures import RATE, Figures, frame_times
 from phibe.experiments.video.i3d import open_i3d
 from phibe.experiments.video.kth import read_kth
-from phibe.experiments.video.methods import Judge, learn, methods, restore, rolls
+from phibe.experiments.video.methods import Evaluation, learn, methods, restore, rolls
 from phibe.experiments.video.metrics import Features
 from phibe.experiments.video.taming import open_taming
 from phibe.experiments.video.vq import Coded, VQCodec, fit_vq, open_vq
 from phibe.files import replacing, write_json
-from phibe.objectives import OBJECTIVES
 from phibe.training.config import FitConfig
 from phibe.trajectories import Trajectories
 
@@ -37,28 +39,34 @@ ABOUT = (
     *("data", "figures", "length", "validation", "test", "codec", "checkpoint", "codec_training"),
     *("codec_pieces", "mirrored", "starts", "context", "horizon", "seed"),
 )
-"""What codec, latents and test clips depend on."""
-MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safetensors"
+"""The settings on which codec, latents and test clips depend."""
+MEASURED, CLIPS, WEIGHTS = "measured.json", "clips.safetensors", "weights.safetensors"
 FREE = {"evaluations": 0.0, "milliseconds": 0.0}
 BOUND = "codec"
-"""The row of what the codec makes of the true frames: no method that is decoded can be better."""
+"""The row of the true frames after the codec, a bound for every method that is decoded."""
 STILLS = ("last frame", "mean frame")
 """The rows of two still pictures: the last frame of the context, and the mean of all its frames, a blur."""
+
+
+CODEC_TRAINING = FitConfig(
+    steps=4000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
+)
+TRAINING = FitConfig(steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250)
 
 
 @dataclass(frozen=True)
 class Config:
     """Clips of `data`: 'figures' for as many of `length` frames, a .npz of clips, or the folder of the official KTH
-    films. The last share `test` of the persons is for the test, the share `validation` before them chooses weights.
+    videos. The last fraction `test` of the people is for the test, the fraction `validation` before it for validation.
 
     A VQ codec of size `codec` is trained on pieces of `codec_pieces` (length, stride) frames, all also mirrored if
     `mirrored`; unless `checkpoint` is that of one in the layout of taming-transformers. On its latents a `network` is
-    trained for each objective of `conditioned`, told the latents of the frame before, and of `augmented`, whose state
-    holds its own velocity, and one for PFI and MCVD each, all with the same `training`; with `time` the velocities know
-    the time since the beginning of a clip, with `nudge` all samples start beside themselves by that many spreads. From
-    `context` frames of `starts` test clips all go on for `horizon` frames, flows by each of `integrators` (method,
+    trained for each objective of `conditioned` (conditioned on the previous frame) and of `augmented` (the state holds
+    its own velocity), and one for PFI and MCVD each, all with the same `training`; with `time` the velocities depend on
+    the time since the beginning of a clip; `input_noise`, in standard deviations, is added to where a sample starts.
+    From `context` frames of `starts` test clips all predict `horizon` frames, flows by each of `integrators` (method,
     substeps), stochastic methods also with `samples` futures of the first `few` clips. `features` are 'figures' or the
-    path of I3D weights. Of `shown` clips every `every`-th frame is kept, and with `kept` the weights.
+    path of I3D weights. Of `shown` clips every `every`-th frame is saved, and with `kept` the weights.
     """
 
     data: str = FIGURES
@@ -68,11 +76,7 @@ class Config:
     test: float = 0.1
     codec: dict[str, Any] = field(default_factory=lambda: {"channels": 32, "blocks": 1, "latent": 4, "codes": 2048})
     checkpoint: str = ""
-    codec_training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            steps=4000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
-        )
-    )
+    codec_training: FitConfig = CODEC_TRAINING
     codec_pieces: tuple[int, int] = (4, 16)
     mirrored: bool = True
     conditioned: tuple[str, ...] = ("phibe", "symmetric", "regression")
@@ -85,12 +89,8 @@ class Config:
         }
     )  # fmt: skip
     time: bool = False
-    nudge: float = 0.0
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
-        )
-    )
+    input_noise: float = 0.0
+    training: FitConfig = TRAINING
     context: int = 10
     horizon: int = 30
     integrators: tuple[tuple[str, int], ...] = (("euler", 1), ("rk4", 1))
@@ -119,7 +119,7 @@ CONFIGS = {
         pfi={"past": 2, "steps": 2},
         mcvd={"past": 2, "frames": 4, "steps": 2},
         network={"name": "unet", "channels": 4, "multipliers": [1, 2], "blocks": 1, "padding": "zeros"},
-        nudge=0.2,
+        input_noise=0.2,
         training=FitConfig(steps=2, batch=4, evaluate_every=2),
         context=4,
         horizon=10,
@@ -130,7 +130,7 @@ CONFIGS = {
         shown=1,
         workers=1,
     ),
-    "laptop": Config(nudge=0.2),
+    "laptop": Config(input_noise=0.2),
     "paper": Config(
         data="data/kth",
         validation=0.04,
@@ -151,7 +151,7 @@ CONFIGS = {
 def run(
     preset: str = "laptop", *, out: Path | None = None, config: Config | None = None, name: str = "video"
 ) -> Report:
-    """Film or read, train the codec, train every method on its latents, roll out, decode, measure.
+    """Render or read clips, train the codec, train every method on its latents, roll out, decode, measure.
 
     All of this is kept under `fits/`, from where a run that was stopped goes on.
     """
@@ -164,16 +164,16 @@ def _measure(config: Config, fits: Path) -> tuple[dict[str, Any], dict[str, Tens
     prepare(config, fits)
     names = [*methods(config), BOUND]
     run_all([partial(work, name, config=config, fits=fits) for name in names], workers=config.workers)
-    codec, *latents = opened(config, fits)
+    codec, *latents = open_latents(config, fits)
     results: dict[str, Any] = {"about": describe(codec, *latents, config=config, fits=fits), "methods": {}}
     weights = {f"codec.{key}": _half(value) for key, value in codec.state_dict().items()}
     for name in names:
         folder = fits / name
         results["methods"] |= json.loads((folder / MEASURED).read_text("utf8"))["results"]
-        weights |= {f"films.{label}": film for label, film in load_file(folder / FILMS).items()}
+        weights |= {f"clips.{label}": clip for label, clip in load_file(folder / CLIPS).items()}
         if (folder / WEIGHTS).exists():
             weights |= {f"{name}.{key}": _half(value) for key, value in load_file(folder / WEIGHTS).items()}
-    return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("films.")}
+    return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("clips.")}
 
 
 def _half(tensor: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _half(tensor: Tensor) -> Tensor:
 def describe(
     codec: Coded, train: Trajectories, validation: Trajectories, *, config: Config, fits: Path
 ) -> dict[str, Any]:
-    """What was trained on and tested with, and how large all is."""
+    """What was trained on and tested with, and the size of codec and latents."""
     test = read_clips(fits / "test.npz")
     return {
         "training_frames": int(train._observed().sum()),
@@ -198,36 +198,36 @@ def describe(
 
 
 def work(name: str, *, config: Config, fits: Path) -> None:
-    """Train one method, roll it out, and leave its measures and films in its folder.
+    """Train one method, roll it out, and save its measures and clips in its folder.
 
-    Persistence repeats a frame that has gone through the codec, as all that is generated; beside it are two stills that
-    have not.
+    Persistence repeats a frame that has gone through the codec, as everything generated; beside it are two still frames
+    that have not.
     """
     folder, settings = fits / name, json.loads(json.dumps(asdict(config)))
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
-    codec, train, validation = opened(config, fits)
-    judge = Judge(read_clips(fits / "test.npz"), codec, feature_network(config), config)
-    results, films = {}, {}
+    codec, train, validation = open_latents(config, fits)
+    evaluation = Evaluation(read_clips(fits / "test.npz"), codec, feature_network(config), config)
+    results, clips = {}, {}
     if name == BOUND:
-        made = judge.rebuilt[:, config.context :]
-        results[BOUND], films = judge.measure(made) | FREE, {BOUND: made, "truth": judge.films}
+        decoded = evaluation.ahead(evaluation.reconstructed)
+        results[BOUND], clips = evaluation.measure(decoded) | FREE, {BOUND: decoded, "truth": evaluation.truth}
     else:
         model = learn(name, train, validation, config=config, out=folder)
         for label, roll in rolls(name, model, config).items():
-            results[label], films[label] = judge.judge(roll)
+            results[label], clips[label] = evaluation.score(roll)
     if name == "persistence":
-        seen, ahead = judge.films[:, : config.context], judge.films[:, config.context :]
+        seen, ahead = evaluation.truth[:, : config.context], evaluation.ahead(evaluation.truth)
         for label, still in zip(STILLS, (seen[:, -1:], seen.mean(1, keepdim=True)), strict=True):
-            results[label] = judge.measure(still.expand_as(ahead)) | FREE
-    with replacing(folder / FILMS) as partial_file:
-        save_file({label: _bytes(film, config) for label, film in films.items()}, partial_file)
+            results[label] = evaluation.measure(still.expand_as(ahead)) | FREE
+    with replacing(folder / CLIPS) as partial_file:
+        save_file({label: _bytes(clip, config) for label, clip in clips.items()}, partial_file)
     write_json(folder / MEASURED, {"config": settings, "results": results})
 
 
-def _bytes(film: Tensor, config: Config) -> Tensor:
+def _bytes(clip: Tensor, config: Config) -> Tensor:
     """The shown clips, (clip, frame, 64, 64), grey from 0 to 255."""
-    return film[: config.shown, :: config.every, 0].mul(255).round().to(torch.uint8).contiguous()
+    return clip[: config.shown, :: config.every, 0].mul(255).round().to(torch.uint8).contiguous()
 
 
 def feature_network(config: Config) -> Features:
@@ -237,8 +237,8 @@ def feature_network(config: Config) -> Features:
 # -- clips and their latents -------------------------------------------------------------------------------------------
 
 
-def footage(config: Any) -> Clips:
-    """All clips: figures, those of a .npz, or those of a folder with the official films of KTH."""
+def source_clips(config: Any) -> Clips:
+    """All clips: figures, those of a .npz, or those of a folder with the official videos of KTH."""
     if config.data == FIGURES:
         scenes = Figures().stage(paths=config.figures, times=frame_times(config.length), seed=config.seed)
         return scenes.clips()
@@ -246,8 +246,8 @@ def footage(config: Any) -> Clips:
     if not path.exists():
         raise MissingData(
             f"This experiment needs clips of {SIZE} × {SIZE} pixels in {config.data!r}, a .npz with one array (time, "
-            "height, width) a clip, or the folder of the official KTH films (`phibe fetch kth`); there are none. Pass "
-            "`--data`; `--preset smoke` films a few figures instead."
+            "height, width) a clip, or the folder of the official KTH videos (`phibe fetch kth`); there are none. Pass "
+            "`--data`; `--preset smoke` draws a few figures instead."
         )
     clips = read_kth(path) if path.is_dir() else read_clips(path)
     if clips.shape != (SIZE, SIZE):
@@ -261,37 +261,37 @@ def footage(config: Any) -> Clips:
 def split(clips: Clips, *, validation: float, test: float) -> dict[str, Clips]:
     """Clips to train on, to choose the weights by, and to test: no person is on two sides.
 
-    Persons are taken in the order of their numbers, the last share of them for the test, that before it for the
-    validation; a clip without a person's number in its name stands for a person of its own.
+    People are taken in the order of their numbers, the last share of them for the test, that before it for the
+    validation; a clip without a person's number in its name counts as one more person.
     """
-    who = [f"{person:06d}" if person else name for person, name in zip(clips.persons, clips.names, strict=True)]
-    persons = sorted(set(who))
-    last, chosen = max(1, round(test * len(persons))), max(1, round(validation * len(persons)))
-    if last + chosen >= len(persons):
+    who = [f"{person:06d}" if person else name for person, name in zip(clips.people, clips.names, strict=True)]
+    people = sorted(set(who))
+    last, chosen = max(1, round(test * len(people))), max(1, round(validation * len(people)))
+    if last + chosen >= len(people):
         raise ValueError(
-            f"`test` = {test:g} and `validation` = {validation:g} leave none of {len(persons)} persons to train on. "
+            f"`test` = {test:g} and `validation` = {validation:g} leave none of {len(people)} people to train on. "
             "More clips, or smaller shares?"
         )
-    ends = (0, len(persons) - last - chosen, len(persons) - last, len(persons))
-    sides = {name: set(persons[a:b]) for name, a, b in zip(SIDES, ends, ends[1:], strict=False)}
+    ends = (0, len(people) - last - chosen, len(people) - last, len(people))
+    sides = {name: set(people[a:b]) for name, a, b in zip(SIDES, ends, ends[1:], strict=False)}
     return {name: clips[[i for i, person in enumerate(who) if person in side]] for name, side in sides.items()}
 
 
 def prepare(config: Any, fits: Path) -> None:
     """The trained codec, the latents of training and validation clips, and the test clips, in the folder `fits`; once.
 
-    What is there under the same settings stays; the training of the codec goes on where it was stopped.
+    What is there under the same settings is reused; the training of the codec resumes where it was stopped.
     """
     settings = json.loads(json.dumps({name: asdict(config)[name] for name in ABOUT}))
-    if (fits / "footage.json").exists() and json.loads((fits / "footage.json").read_text("utf8")) == settings:
+    if (fits / "clips.json").exists() and json.loads((fits / "clips.json").read_text("utf8")) == settings:
         return
-    sides = split(footage(config), validation=config.validation, test=config.test)
-    test = choose(sides["test"], config)
+    sides = split(source_clips(config), validation=config.validation, test=config.test)
+    test = choose_test_clips(sides["test"], config)
     codec: Coded = open_taming(config.checkpoint) if config.checkpoint else _trained(sides, config, fits)
     for side in SIDES[:2]:
         _save_latents(encode(codec, sides[side], mirrored=config.mirrored), fits / f"{side}.safetensors")
     test.save(fits / "test.npz")
-    write_json(fits / "footage.json", settings)
+    write_json(fits / "clips.json", settings)
 
 
 def _save_latents(data: Trajectories, path: Path) -> None:
@@ -313,7 +313,7 @@ def _trained(sides: dict[str, Clips], config: Any, fits: Path) -> VQCodec:
     return fit_vq(train, fresh, config=config.codec_training, out=fits / "codec", held_out=held)
 
 
-def choose(clips: Clips, config: Any) -> Clips:
+def choose_test_clips(clips: Clips, config: Any) -> Clips:
     """At most `starts` of the clips that are long enough, evenly among them."""
     long = clips[(clips.lengths >= config.context + config.horizon).nonzero()[0]]
     if len(long) < 4:
@@ -336,12 +336,12 @@ def _frames(clips: Clips, config: Any) -> Trajectories:
 
 def encode(codec: Coded, clips: Clips, *, mirrored: bool, length: int = 40) -> Trajectories:
     """Latents before rounding, in paths of `length` frames or less, at the times of their clips; and of the mirrored
-    films, as though each person had also gone the other way."""
+    clips, as if each person had also moved the other way."""
     parts: list[Tensor] = []
     starts: list[int] = []
     for i in range(len(clips)):
-        film = clips.film(i)
-        for seen in (film, film.flip(-1)) if mirrored else (film,):
+        clip = clips.frames(i)
+        for seen in (clip, clip.flip(-1)) if mirrored else (clip,):
             pieces = codec.encode_paths(seen[None])[0].split(length)
             kept = [(k * length, piece) for k, piece in enumerate(pieces) if len(piece) >= 3]
             starts += [start for start, _ in kept]
@@ -351,7 +351,7 @@ def encode(codec: Coded, clips: Clips, *, mirrored: bool, length: int = 40) -> T
     return Trajectories(pad_sequence(parts, batch_first=True), index / clips.rate, lengths)
 
 
-def opened(config: Any, fits: Path) -> tuple[Coded, Trajectories, Trajectories]:
+def open_latents(config: Any, fits: Path) -> tuple[Coded, Trajectories, Trajectories]:
     """The codec, and the latents to train on and to validate with, as `prepare` left them."""
     train, validation = (_read_latents(fits / f"{side}.safetensors") for side in SIDES[:2])
     codec: Coded = open_taming(config.checkpoint) if config.checkpoint else open_vq(fits / "codec")
@@ -378,80 +378,3 @@ def committed_method(name: str) -> Any:
 def _kept(name: str) -> dict[str, Tensor]:
     key = f"{name}."
     return {k.removeprefix(key): v.float() for k, v in committed_weights("video").items() if k.startswith(key)}
-
-
-# -- what the report says ----------------------------------------------------------------------------------------------
-
-
-RECIPE = "phibe conditioned, euler"
-"""What the paper's code does: told the frame before, one Euler step a frame."""
-MEASURES = ("MSE × 100", "Fréchet", "PSNR", "SSIM")
-"""The columns of the paper's table; its Fréchet distance is the FVD, ours is that of the features in the report."""
-
-
-def flows(report: Report) -> list[str]:
-    """The labels of all flows, in the order of the report."""
-    return [label for label in report["methods"] if label.split()[0] in OBJECTIVES]
-
-
-def best(report: Report) -> str:
-    """The label of the flow with the least square error against the films."""
-    return min(flows(report), key=lambda label: report["methods"][label]["standard"]["mse"])
-
-
-def by_euler(label: str) -> str:
-    """The same flow with one Euler step, and so one evaluation, a frame."""
-    return f"{label.split(',')[0]}, euler"
-
-
-def nearest(report: Report) -> str:
-    """The label of the flow with the least Fréchet distance to the films: its films are most like true ones, whether or
-    not they are like those that came."""
-    return min(flows(report), key=lambda label: report["methods"][label]["frechet"]["standard"]["value"])
-
-
-def numbers(entry: dict[str, Any], kind: str = "standard") -> list[float] | None:
-    """The four measures of a method, `standard` or `adjusted`; None where there are none."""
-    scores = entry[kind]
-    if scores is None:
-        return None
-    return [100 * scores["mse"], entry["frechet"][kind]["value"], scores["psnr_published"], scores["ssim"]]
-
-
-def better(report: Report, label: str, *, than: tuple[str, ...] = ("pfi", "mcvd")) -> list[str]:
-    """The measures in which one future of a method is better than one of each of the others."""
-    sign = np.array([-1, -1, 1, 1])
-    mine, *others = (sign * np.array(numbers(report["methods"][name])) for name in (label, *than))
-    won = np.all([mine > other for other in others], axis=0)
-    return [name.removesuffix(" × 100") for name, yes in zip(MEASURES, won, strict=True) if yes]
-
-
-def drift(entry: dict[str, Any], *, last: int = 0) -> float:
-    """How far, in pixels, the figure is from the true one, on average over all frames or the `last` ones; NaN where no
-    frame shows both."""
-    apart = np.array(entry["motion"]["drift"], dtype=float)[-last:]
-    seen = apart[np.isfinite(apart)]
-    return float(seen.mean()) if len(seen) else float("nan")
-
-
-def cells(entry: dict[str, Any]) -> list[str]:
-    """A row of the paper's table: the four measures against the films, then against what the codec makes of them."""
-    return [cell for kind in ("standard", "adjusted") for cell in written(numbers(entry, kind))]
-
-
-def written(values: list[float] | None) -> list[str]:
-    """The four measures with the paper's digits; dashes for none."""
-    if values is None:
-        return ["–"] * 4
-    return [f"{value:{form}}" for value, form in zip(values, (".4f", ".1f", ".2f", ".4f"), strict=True)]
-
-
-def falls_behind(curve: list[float], still: list[float]) -> int | None:
-    """The first frame, from 1, at which an error is no longer below another, after it was so once; 1 if it never is,
-    None if it always stays so from then on."""
-    ahead = np.array(curve) < np.array(still)
-    if not ahead.any():
-        return 1
-    first = int(ahead.argmax())
-    behind = np.flatnonzero(~ahead[first:])
-    return int(first + behind[0] + 1) if len(behind) else None
