@@ -143,7 +143,7 @@ CONFIGS = {
 def run(preset: str = "laptop", *, out: Path | None = None, config: Config | None = None) -> Report:
     """Simulate into a Zarr store, train and roll out every method at every interval, and compare.
 
-    Each of these is kept under `fits/`, from where a run that was stopped goes on.
+    Each of these is saved under `fits/`, from where a run that was stopped resumes.
     """
     config = config or CONFIGS[preset]
     out = out or Path("runs") / "navier_stokes" / preset

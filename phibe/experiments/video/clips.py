@@ -1,8 +1,8 @@
-"""Clips: grey videos of unequal length with their labels, read, shrunk, kept as bytes, handed out as trajectories.
+"""Clips: grey videos of unequal length with their labels, read, resized, stored as bytes, cut into trajectories.
 
-The last part reads a video that somebody else sent. Nothing of that file is believed: its kind is told from its first
-bytes, so that no playlist can make the decoder open other files; sizes are checked before anything is decoded, and only
-so many frames are.
+The last part reads uploads, which are not trusted: the kind of a file is determined from its first bytes, so that no
+playlist can make the decoder open other files; sizes are checked before anything is decoded, and the number of decoded
+frames is limited.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def shrink(frames: np.ndarray, *, size: int = 64, fit: Fit = "squash") -> np.nda
     """Square frames by area averaging, (time, height, width) → (time, size, size), bytes.
 
     `squash` takes the whole picture, which makes it narrower; `crop` takes the square in its middle. Each new pixel is
-    the mean of the part of the old picture that it covers, parts of pixels by their share.
+    the mean of the part of the old picture that it covers, weighted by the covered area.
     """
     if fit not in ("squash", "crop"):
         raise ValueError(f'`fit` must be "squash" or "crop"; got {fit!r}.')

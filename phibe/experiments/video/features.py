@@ -174,7 +174,7 @@ def blurred(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
 
 
 def frozen(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """The last part of the clip, that share of it, is one still frame."""
+    """The last part of the clip, that fraction of it, is one still frame."""
     last = max(0, round(clips.shape[1] * (1 - level)) - 1)
     index = torch.arange(clips.shape[1]).clamp(max=last)
     return clips[:, index]
@@ -190,8 +190,8 @@ def slowed(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
     """The clip's beginning at that many times less speed, neighbouring frames blended."""
     place = torch.arange(clips.shape[1], dtype=clips.dtype) / level
     before = place.long().clamp(max=clips.shape[1] - 2)
-    share = (place - before)[:, None, None, None]
-    return clips[:, before] * (1 - share) + clips[:, before + 1] * share
+    weight = (place - before)[:, None, None, None]
+    return clips[:, before] * (1 - weight) + clips[:, before + 1] * weight
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
@@ -201,19 +201,19 @@ CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor],
     "shuffled": (shuffled, (3, 8, 40)),
     "slowed": (slowed, (1.5, 2.0, 4.0)),
 }
-"""Ways to spoil a clip, each from mild to severe: a distance worth its name grows along each."""
+"""Corruptions of a clip, each from mild to severe: a useful distance grows along each."""
 
 
 def ladders(clips: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
-    """The Fréchet distance of spoilt clips from other true ones at each level of each corruption; `floor` is that of
-    the clips before they were spoilt.
+    """The Fréchet distance of corrupted clips from other true ones at each level of each corruption; `floor` is that of
+    the clips before the corruption.
 
-    The clips are cut into two halves: one is spoilt, the other stays true.
+    The clips are cut into two halves, of which one is corrupted.
     """
-    spoil, true = clips.chunk(2)
+    source, true = clips.chunk(2)
     there = features(true)
-    found = {"floor": [frechet(features(spoil), there)]}
+    found = {"floor": [frechet(features(source), there)]}
     for name, (corrupt, levels) in CORRUPTIONS.items():
         generator = torch.Generator().manual_seed(seed)
-        found[name] = [frechet(features(corrupt(spoil, level, generator)), there) for level in levels]
+        found[name] = [frechet(features(corrupt(source, level, generator)), there) for level in levels]
     return found

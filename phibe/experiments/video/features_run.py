@@ -81,9 +81,9 @@ def learn(scenes: Scenes, config: Config) -> FigureFeatures:
 
 
 def recognition(features: FigureFeatures, clips: Tensor, scenes: Scenes) -> dict[str, float]:
-    """Share of the actions told right, and the correlation of the logarithms of told and true speed."""
-    told = [features.recognise(part) for part in clips.split(32)]
-    actions, speeds = (torch.cat(part) for part in zip(*told, strict=True))
+    """Accuracy of the recognised actions, and the correlation of the logarithms of recognised and true speed."""
+    found = [features.recognise(part) for part in clips.split(32)]
+    actions, speeds = (torch.cat(part) for part in zip(*found, strict=True))
     pairs = torch.stack([speeds.double(), scenes.cast.omega.log()])
     return {
         "accuracy": float((actions.argmax(1) == scenes.cast.action).double().mean()),

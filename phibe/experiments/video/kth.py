@@ -30,7 +30,7 @@ MEGABYTES = {
     **{"walking": 242, "jogging": 168, "running": 149},
     **{"boxing": 194, "handwaving": 218, "handclapping": 176},
 }
-"""About the size of each archive, to be told before a download; the server's own lengths decide."""
+"""Approximate size of each archive, stated before a download."""
 TERMS = "KTH human actions: free for non-commercial use; cite Schuldt, Laptev and Caputo, ICPR 2004."
 HEIGHT, WIDTH = 120, 160
 

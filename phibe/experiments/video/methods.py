@@ -356,7 +356,7 @@ def written(values: list[float] | None) -> list[str]:
 
 def falls_behind(curve: list[float], still: list[float]) -> int | None:
     """The first frame, from 1, at which an error is no longer below another, after it was so once; 1 if it never is,
-    None if it always stays so from then on."""
+    None if it stays below from then on."""
     ahead = np.array(curve) < np.array(still)
     if not ahead.any():
         return 1

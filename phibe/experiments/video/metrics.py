@@ -96,9 +96,10 @@ class Scores(NamedTuple):
 def score(clip: Tensor, truth: Tensor) -> Scores:
     """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
 
-    The best future is told by looking at the truth: it measures whether the truth is among the futures, not which of
-    them to trust, and more samples always help. Show it beside `score(clip[0], truth)`. With what a codec makes of the
-    truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's losses.
+    The best future is chosen by looking at the truth: the score measures whether the truth is among the futures, not
+    which of them to trust, and more samples always help. Show it beside `score(clip[0], truth)`. With what a codec
+    makes of the truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's
+    losses.
     """
     futures = clip if clip.ndim == 6 else clip[None]
     error, likeness = mse(futures, truth), ssim(futures, truth)
@@ -134,8 +135,8 @@ FREQUENCIES, LEAST = 256, 10
 
 
 def background(clips: Tensor) -> Tensor:
-    """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that stays where it is,
-    only what moves differs from it."""
+    """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that does not move
+    away, only what moves differs from it."""
     return clips.median(1, keepdim=True).values
 
 
@@ -168,10 +169,10 @@ def silhouette(clips: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silh
     return Silhouette(torch.stack([cx, cy], -1), width, mass)
 
 
-def position_drift(made: Silhouette, true: Silhouette) -> Tensor:
+def position_drift(generated: Silhouette, true: Silhouette) -> Tensor:
     """Distance of the figure's centre from the true one in each frame, in pixels: (…, clip, time); NaN where the true
     figure is out of sight."""
-    return (made.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
+    return (generated.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
 
 
 class Oscillation(NamedTuple):
@@ -232,16 +233,16 @@ def _peak(power: Tensor, grid: Tensor) -> Tensor:
 
 class Gait(NamedTuple):
     """Of each clip, against truth: |f − f*|/f* of the step frequency, and the ratio of the amplitudes (1 is right, 0 a
-    figure that glides); NaN where the true figure is seen too briefly."""
+    figure that moves without gait); NaN where the true figure is visible too briefly."""
 
     frequency_error: Tensor
     amplitude_ratio: Tensor
 
 
-def gait(made: Silhouette, true: Silhouette, times: Tensor) -> Gait:
+def gait(generated: Silhouette, true: Silhouette, times: Tensor) -> Gait:
     """How a figure steps, from the oscillation of its width while the true one is in sight: (…, clip, time) → (…,
-    clip). Two steps make a stride: a walker's width swings twice in its cycle."""
-    a, b = (oscillation(one.width, times, counts=true.visible) for one in (made, true))
+    clip). Two steps make a stride: a walker's width oscillates twice in its cycle."""
+    a, b = (oscillation(one.width, times, counts=true.visible) for one in (generated, true))
     return Gait((a.frequency / b.frequency - 1).abs(), a.amplitude / b.amplitude)
 
 
@@ -358,7 +359,7 @@ def frechet(x: Tensor, y: Tensor) -> float:
 
 
 def frechet_distance(
-    made: Tensor,
+    generated: Tensor,
     truth: Tensor,
     features: Features,
     *,
@@ -367,20 +368,20 @@ def frechet_distance(
     data: str = "",
     splits: int = 8,
 ) -> Distance:
-    """The distance of made clips from true ones, (clip, time, 1, height, width) with the context frames in front.
+    """The distance of generated clips from true ones, (clip, time, 1, height, width) with the context frames in front.
 
     With what a codec makes of the truth as `truth` and `reference="reconstruction"` it is the adjusted distance, which
     does not charge the dynamics with the codec's losses.
     """
-    if made.shape != truth.shape or truth.ndim != 5 or not 0 <= context < truth.shape[1] or len(truth) < 4:
+    if generated.shape != truth.shape or truth.ndim != 5 or not 0 <= context < truth.shape[1] or len(truth) < 4:
         raise ValueError(
-            "Made and true clips must have one shape (clip, time, 1, height, width), four clips or more, and more "
-            f"frames than the context; got {tuple(made.shape)}, {tuple(truth.shape)} and context {context}."
+            "Generated and true clips must have one shape (clip, time, 1, height, width), four clips or more, and more "
+            f"frames than the context; got {tuple(generated.shape)}, {tuple(truth.shape)} and context {context}."
         )
     clips, frames, _, height, width = truth.shape
     protocol = Protocol(clips, frames, context, (height, width), features.identity, reference, data)
     there = features(truth)
-    return Distance(_title(features), frechet(features(made), there), floor(there, splits=splits), protocol)
+    return Distance(_title(features), frechet(features(generated), there), floor(there, splits=splits), protocol)
 
 
 def floor(features: Tensor, *, splits: int = 8, seed: int = 0) -> float:

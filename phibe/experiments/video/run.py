@@ -153,7 +153,7 @@ def run(
 ) -> Report:
     """Render or read clips, train the codec, train every method on its latents, roll out, decode, measure.
 
-    All of this is kept under `fits/`, from where a run that was stopped goes on.
+    All of this is saved under `fits/`, from where a run that was stopped resumes.
     """
     config = config or CONFIGS[preset]
     out = out or Path("runs") / name / preset
@@ -261,7 +261,7 @@ def source_clips(config: Any) -> Clips:
 def split(clips: Clips, *, validation: float, test: float) -> dict[str, Clips]:
     """Clips to train on, to choose the weights by, and to test: no person is on two sides.
 
-    People are taken in the order of their numbers, the last share of them for the test, that before it for the
+    People are taken in the order of their numbers, the last fraction of them for the test, that before it for the
     validation; a clip without a person's number in its name counts as one more person.
     """
     who = [f"{person:06d}" if person else name for person, name in zip(clips.people, clips.names, strict=True)]
@@ -319,7 +319,7 @@ def choose_test_clips(clips: Clips, config: Any) -> Clips:
     if len(long) < 4:
         raise ValueError(
             f"The test needs four clips or more of {config.context} + {config.horizon} frames; among {len(clips)} test "
-            f"clips are {len(long)}. A shorter `horizon`, or a larger share `test`?"
+            f"clips are {len(long)}. A shorter `horizon`, or a larger fraction `test`?"
         )
     count = min(config.starts, len(long))
     return long[[i * len(long) // count for i in range(count)]]

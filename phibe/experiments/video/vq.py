@@ -1,4 +1,7 @@
-"""Training the codec of video: one frame a sample, in the loop that trains flows."""
+"""The codec of video: a codebook, encoder and decoder, trained by the loop that trains flows   [paper: appendix, KTH].
+
+Read next: `taming.py`, a codec with weights from elsewhere; `methods.py`, the flows of its latents.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ class Codebook(nn.Module):
 
     In training every batch moves the codes to the mean of what they stood for, with the memory γ = `decay`:
     N ← γN + (1 − γ)n, m ← γm + (1 − γ)Σz, e = m/N, for the n vectors z nearest to the code. A code that stands for less
-    than the share `dead` of what it would under equal use begins anew at a vector of the batch; so do all at the first.
+    than the fraction `dead` of what it would under equal use begins anew at a vector of the batch; so do all at the
+    first.
     """
 
     codes: Tensor
@@ -85,7 +89,7 @@ class Codebook(nn.Module):
         self.sums[dead] = fair * self.codes[dead]
 
     def usage(self) -> float:
-        """The perplexity exp(−Σ p log p) of the codes' use, as a share of their number: 1 if all are used alike."""
+        """The perplexity exp(−Σ p log p) of the codes' use, as a fraction of their number: 1 if all are used alike."""
         p = self.counts / self.counts.sum()
         return float(torch.special.entr(p).sum().exp()) / len(p)
 
@@ -112,7 +116,8 @@ class Coded(nn.Module):
         raise NotImplementedError
 
     def decode(self, z: Tensor, *, quantise: bool = True) -> Tensor:
-        """Frames of latents, each put on its nearest code first (the decoder knows nothing else) unless told not to."""
+        """Frames of latents, each put on its nearest code first (the decoder knows nothing else) unless `quantise` is
+        False."""
         return self.paint(self.codebook(z) if quantise else z)
 
     @torch.no_grad()
@@ -131,7 +136,7 @@ class Coded(nn.Module):
 
 
 class VQCodec(Coded):
-    """Frames (n, 1, H, W) ↔ latents (n, `latent`, H/8, W/8), of which `codes` are told apart   [paper: appendix, KTH].
+    """Frames (n, 1, H, W) ↔ latents (n, `latent`, H/8, W/8), rounded to `codes` codes   [paper: appendix, KTH].
 
     Squares of 4 × 4 pixels become channels at once, so that the finest grid is that of H/4: `blocks` residual blocks
     with `channels` features there and with twice as many on that of H/8, the same on the way back.
