@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from phibe.experiments.turbulence.saved import KeptFields, Watch
+from phibe.experiments.turbulence.saved import Progress, SavedRun
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum
 from phibe.metrics import relative_mse
 
@@ -60,9 +60,9 @@ class Rollout:
 
 
 @lru_cache(maxsize=1)
-def kept() -> KeptFields:
+def kept() -> SavedRun:
     """The run that comes with the project; a ValueError while there is none."""
-    return KeptFields.open()
+    return SavedRun.open()
 
 
 class Menu(NamedTuple):
@@ -88,7 +88,7 @@ def menu() -> Menu:
     except (ValueError, OSError):
         return Menu()
     frames = round(config.horizon / config.intervals[0]) + 1
-    return Menu(kept().films, frames, tuple(config.intervals), _methods(), shells())
+    return Menu(kept().clips, frames, tuple(config.intervals), _methods(), shells())
 
 
 def _methods() -> dict[str, list[str]]:
@@ -131,7 +131,7 @@ def known(setting: Setting) -> Rollout | None:
         return _known.get(setting)
 
 
-def frames(setting: Setting, watch: Watch | None = None) -> Rollout:
+def frames(setting: Setting, watch: Progress | None = None) -> Rollout:
     """The rollout of a setting; sessions share what is known. `watch` is told how many frames are done."""
     if rollout := known(setting):
         return rollout
@@ -143,9 +143,9 @@ def frames(setting: Setting, watch: Watch | None = None) -> Rollout:
     return made
 
 
-def _roll(setting: Setting, watch: Watch | None) -> Rollout:
-    film = kept().film(setting.film - 1, setting.interval)
-    made = kept().roll(setting.label, film, seed=setting.draw, watch=watch)
+def _roll(setting: Setting, watch: Progress | None) -> Rollout:
+    film = kept().clip(setting.film - 1, setting.interval)
+    made = kept().roll(setting.label, film, seed=setting.draw, progress=watch)
     fields, still = made.states, film.truth[:1].expand_as(film.truth)
     limit = colour_limit(setting.film)
     size = fields.square().mean((1, 2, 3)).sqrt() / kept().report["system"]["rms"]
@@ -165,7 +165,7 @@ def _roll(setting: Setting, watch: Watch | None) -> Rollout:
 
 def colour_limit(film: int) -> float:
     """Three times the root mean square of a true film, at whatever interval it is seen."""
-    truth = kept().film(film - 1, kept().config.intervals[0]).truth
+    truth = kept().clip(film - 1, kept().config.intervals[0]).truth
     return 3 * float(truth.square().mean().sqrt())
 
 

@@ -8,9 +8,9 @@ from theme import chapter, equation
 
 MIXED = r"dx = [\,v + \theta\,(b - v)\,]\,dt"
 EQUATION = {
-    "leaning": MIXED,
-    "stirred": MIXED + r" + \sqrt\theta\,dW",
-    "balanced": r"x' = \Phi_\theta(x) + n,\ \mathbb E|\hat n|^2 = \mathbb E|\hat x|^2 - \mathbb E|\hat\Phi_\theta|^2",
+    "ode": MIXED,
+    "sde": MIXED + r" + \sqrt\theta\,dW",
+    "calibrated": r"x' = \Phi_\theta(x) + n,\ \mathbb E|\hat n|^2 = \mathbb E|\hat x|^2 - \mathbb E|\hat\Phi_\theta|^2",
     "pfi": r"dz_\tau = b(z_\tau, \tau, x_t)\,d\tau + \sigma(1 - \tau)\,dW,\quad z_0 = x_t,"
     r"\ z_1 \sim x_{t+\Delta t}",
     "mcvd": r"z_k = \sqrt{\bar\alpha_k}\,x_{t+\Delta t} + \sqrt{1 - \bar\alpha_k}\,\varepsilon,"
@@ -22,11 +22,10 @@ NOTE = {
     "symmetric": "It is the velocity of a central difference. RK4 follows it; one Euler step a frame feeds what turns.",
     "regression": "It is the drift alone. One Euler step a frame gives the mean of what may come, which is smooth.",
     "phibe": "It is the published objective, which has no floor: unless the interval is short its flow may run away.",
-    "leaning": "A share of the drift leads what has gone astray back to the data; no noise makes up for what that"
-    " smooths.",
-    "stirred": f"A share of the drift leads back to the data, and the noise that belongs to it spreads again: {AGAIN}",
-    "balanced": "A share of the drift leads back to the data. The noise gives each shell of waves back what one step"
-    f" takes from it, measured on the data: {AGAIN}",
+    "ode": "The drift, with weight θ, is a restoring term towards the data; without noise it also smooths.",
+    "sde": f"The drift, with weight θ, is a restoring term, and the noise of the SDE restores the variance: {AGAIN}",
+    "calibrated": "The drift, with weight θ, is a restoring term. The noise restores the variance that one step"
+    f" dissipates in each shell of waves, as measured on the data: {AGAIN}",
     "pfi": f"Each frame is drawn given the one before: {AGAIN}",
     "mcvd": f"Frames are drawn, some at a time, given those before: {AGAIN}",
     STILL: "A true field of another time has a true spectrum, however wrong its eddies are.",
@@ -59,9 +58,9 @@ def reading(setting: Setting, rollout: Rollout) -> str:
 
 def equations(setting: Setting) -> str:
     """The equation of the method, with a link to where it is explained."""
-    name, *share = setting.method.split()
+    name, *weight = setting.method.split()
     line = EQUATION.get(name) or rf"\dot x = v(x),\quad v = \arg\min\ \overline{{{OBJECTIVE[name]}}}"
-    line += rf",\quad \theta = {share[0]}" if name in ("leaning", "stirred", "balanced") else ""
+    line += rf",\quad \theta = {weight[0]}" if name in ("ode", "sde", "calibrated") else ""
     return (
         equation(line) + f"<p>Here x is the field of vorticity. More in {chapter('09_turbulence', 'Turbulence')}.</p>"
     )

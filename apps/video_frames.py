@@ -18,9 +18,8 @@ from phibe.experiments.training import Roll
 from phibe.experiments.video import run as video
 from phibe.experiments.video.drawing import ACTIONS
 from phibe.experiments.video.figures import RATE, Figures, frame_times
-from phibe.experiments.video.methods import AUGMENTED, CONDITIONED, rolls
+from phibe.experiments.video.methods import AUGMENTED, CONDITIONED, best, rolls
 from phibe.experiments.video.metrics import mse, score_so_far
-from phibe.experiments.video.verdicts import best
 from phibe.experiments.video.vq import VQCodec
 
 CLIPS = ACTIONS
@@ -173,7 +172,7 @@ def _bytes(pictures: Tensor) -> Tensor:
 def figure(action: str, person: int) -> Tensor:
     """A film of a figure that no training has seen: (time, 1, 64, 64)."""
     scenes = Figures(actions=(action,)).stage(paths=1, times=frame_times(LENGTH), seed=UNSEEN + person)
-    return scenes.clips().film(0)
+    return scenes.clips().frames(0)
 
 
 @lru_cache(maxsize=1)

@@ -21,8 +21,8 @@ from video_stage import VideoStage
 from video_words import MISSING, NAMES, equations, invitation, reading, refused, taken
 from working import Working
 
+from phibe.experiments.video.clips import LARGEST, LONGEST, SUFFIXES, check_size, read_upload
 from phibe.experiments.video.figures import RATE
-from phibe.experiments.video.uploads import LARGEST, LONGEST, SUFFIXES, check_size, read_upload
 
 SETTINGS = ("clip", "person", "method", "video_objective", "video_integrator", "context", "slow")
 FIGURE, OWN = "test figure", "your clip"

@@ -8,8 +8,8 @@ from rollout_words import OBJECTIVE
 from theme import chapter, equation
 from video_frames import LENGTH, Columns, Setting
 
+from phibe.experiments.video.clips import LARGEST, LONGEST, SUFFIXES, Own
 from phibe.experiments.video.methods import AUGMENTED, CONDITIONED
-from phibe.experiments.video.uploads import LARGEST, LONGEST, SUFFIXES, Own
 
 NAMES = {
     AUGMENTED: "flow of frame and velocity",

@@ -70,7 +70,7 @@ def step(breadth: np.ndarray) -> float:
 
 
 def table(clips: Clips, most: int) -> dict[str, float]:
-    rows = [statistics(clips.film(i)[:, 0].numpy()) for i in range(min(len(clips), most))]
+    rows = [statistics(clips.frames(i)[:, 0].numpy()) for i in range(min(len(clips), most))]
     medians = {name: [row[name] for row in rows if not np.isnan(row[name])] for name in rows[0]}
     return {name: round(float(np.median(values)), 4) if values else None for name, values in medians.items()}
 

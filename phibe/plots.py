@@ -38,9 +38,9 @@ COLORS = {
     "regression": "#d55e00",
     "drift": "#d55e00",  # what regression finds
     "persistence": "#8a8f98",
-    "leaning": "#3d5a80",
-    "stirred": "#c2185b",
-    "balanced": "#8e24aa",
+    "ode": "#3d5a80",
+    "sde": "#c2185b",
+    "calibrated": "#8e24aa",
     "pfi": "#e69f00",
     "mcvd": "#7b4a2d",
     "samples": "#9aa3b2",

@@ -9,11 +9,10 @@ from torch import nn
 from torch.func import jacfwd
 
 from phibe import FitConfig, Trajectories
-from phibe.experiments.baselines.forecaster import conditional_unet
+from phibe.experiments.baselines.forecaster import conditional_unet, fit_forecaster
 from phibe.experiments.baselines.mcvd import LEVELS, MCVD, signal
 from phibe.experiments.baselines.persistence import ConstantVelocity, Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.baselines.training import fit_forecaster, open_forecaster
 from phibe.training import loop
 from phibe.training.runs import open_flow
 from phibe.training.sampling import Batches, Samples
@@ -273,7 +272,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_a_finished_one_comes_back(kin
     train(small(kind, past=2), tmp_path / "cut")
     weights = [(tmp_path / run / "weights.safetensors").read_bytes() for run in ("whole", "cut")]
     assert weights[0] == weights[1]
-    again = open_forecaster(tmp_path / "cut", network=small(kind, past=2, seed=5).network)
+    again = type(whole).open(tmp_path / "cut", network=small(kind, past=2, seed=5).network)
     history, times = observe().states[:3, :4], STEP * torch.arange(5)
     first, second = (m.generate(history, times, generator=torch.Generator().manual_seed(2)) for m in (whole, again))
     assert torch.equal(first.states, second.states)
@@ -281,6 +280,8 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_a_finished_one_comes_back(kin
         train(small(kind, past=2), tmp_path / "cut", seed=1)
     with pytest.raises(ValueError, match=f"holds a {kind}, not a flow"):
         open_flow(tmp_path / "cut")
+    with pytest.raises(ValueError, match=f"holds a {kind}, not a "):
+        (MCVD if kind == "pfi" else PFI).open(tmp_path / "cut")
 
 
 def test_a_unet_forecaster_comes_back_from_its_folder_and_from_half_precision(tmp_path):
@@ -291,7 +292,7 @@ def test_a_unet_forecaster_comes_back_from_its_folder_and_from_half_precision(tm
     assert model.scale == pytest.approx(2, rel=0.2) and model.mean.item() == pytest.approx(3, rel=0.2)
     tensors, _ = load_tensors(tmp_path / "weights.safetensors")
     save_tensors(tmp_path / "weights.safetensors", {name: tensor.half() for name, tensor in tensors.items()})
-    again = open_forecaster(tmp_path)
+    again = MCVD.open(tmp_path)
     times = STEP * torch.arange(1, 200, 3)  # the step is known to half precision only
     made = [m.generate(data.states[:, :2], times, generator=torch.Generator().manual_seed(0)) for m in (model, again)]
     gap = (made[0].states - made[1].states)[:, 1].norm() / made[0].states[:, 1].norm()
@@ -377,11 +378,11 @@ def test_what_a_forecaster_cannot_take_is_explained():
         ConstantVelocity(STEP).generate(START.expand(3, 2), [0.0, 0.1])
 
 
-def test_a_network_that_runs_away_is_noticed():
+def test_a_rollout_that_diverges_is_an_error():
     class Far(Small):
         def forward(self, z, t, condition):
             return z * 1e30
 
     model = PFI(Far(), steps=20)
-    with pytest.raises(ValueError, match="pfi ran away: frame 1"):
+    with pytest.raises(ValueError, match="pfi diverged: frame 1"):
         model.generate(torch.ones(3, 2), [0.0, 1.0])

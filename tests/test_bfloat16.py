@@ -5,9 +5,8 @@ import torch
 from problems import normal
 
 from phibe import FitConfig, Trajectories
-from phibe.experiments.baselines.forecaster import conditional_unet
+from phibe.experiments.baselines.forecaster import ForecastTask, conditional_unet
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.baselines.training import ForecastTask
 from phibe.experiments.conditioned import ConditionedTask
 from phibe.experiments.video.vq import VQCodec, VQTask
 from phibe.networks import build

@@ -27,7 +27,7 @@ def test_a_file_of_clips_is_read_as_ragged_trajectories(saved):
     assert clips.names == tuple(NAMED) and data.lengths.tolist() == [9, 5, 12, 3]
     for path, film in zip(data.states, NAMED.values(), strict=True):
         np.testing.assert_array_equal((path[: len(film), 0] * 255).round().numpy(), film)
-    assert clips.actions == ["walking", "boxing", "walking", ""] and clips.persons == [1, 2, 2, 0]
+    assert clips.actions == ["walking", "boxing", "walking", ""] and clips.people == [1, 2, 2, 0]
     assert data.state_shape == (1, 8, 6) and data.states.dtype == torch.float32
 
 
@@ -36,20 +36,20 @@ def test_floats_are_kept_and_what_is_saved_is_read(tmp_path):
     clips = Clips.of(halves)
     again = read_clips(clips.save(tmp_path / "halves.npz"))
     assert torch.equal(again.trajectories().states, clips.trajectories().states)
-    np.testing.assert_allclose(again.film(1)[:, 0], NAMED["person02_boxing_d4_s3"] / 510, atol=1e-7)
+    np.testing.assert_allclose(again.frames(1)[:, 0], NAMED["person02_boxing_d4_s3"] / 510, atol=1e-7)
     mixed = Clips.of({"a": NAMED["cat"], "b": NAMED["cat"] / 255})
-    torch.testing.assert_close(mixed.film(0), mixed.film(1))
+    torch.testing.assert_close(mixed.frames(0), mixed.frames(1))
 
 
 def test_a_choice_shares_the_pixels(saved):
     clips = read_clips(saved)
-    chosen = clips.where(actions=["walking"], persons=[2])
+    chosen = clips.where(actions=["walking"], people=[2])
     assert chosen.names == ("person02_walking_dX_s0",) and chosen.pixels is clips.pixels
-    assert torch.equal(chosen.film(0), clips.film(2))
+    assert torch.equal(chosen.frames(0), clips.frames(2))
     assert clips[[3, 0]].names == ("cat", "person01_walking_d1_s0")
-    assert len(clips.where(persons=[7])) == 0
+    assert len(clips.where(people=[7])) == 0
     with pytest.raises(ValueError, match="one clip at least"):
-        clips.where(persons=[7]).trajectories()
+        clips.where(people=[7]).trajectories()
 
 
 def test_pieces_have_the_length_asked_for_and_stay_inside_their_clip(saved):
@@ -57,7 +57,7 @@ def test_pieces_have_the_length_asked_for_and_stay_inside_their_clip(saved):
     assert clips.trajectories(9).states.shape[:2] == (2, 9)
     pieces = clips.pieces(4).states
     starts = [(0, 0), (0, 4), (1, 0), (2, 0), (2, 4), (2, 8)]
-    assert torch.equal(pieces, torch.stack([clips.film(i)[a : a + 4] for i, a in starts]))
+    assert torch.equal(pieces, torch.stack([clips.frames(i)[a : a + 4] for i, a in starts]))
     assert len(clips.pieces(4, stride=1).states) == 6 + 2 + 9
     with pytest.raises(ValueError, match="from 2 to 12"):
         clips.pieces(13)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from phibe import OU, Flow
 from phibe.experiments import EXPERIMENTS, experiment, ou
 from phibe.experiments.report import ARTIFACTS, Experiment, Report, committed, committed_weights, keep
-from phibe.experiments.video.features_run import embedded
+from phibe.experiments.video.features import embedded
 from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
 from phibe.theory import flow_map, pushforward

@@ -218,7 +218,7 @@ def test_noise_is_what_changes_in_a_still_film():
 def test_clips_carry_the_labels():
     scenes = Figures(actions=("boxing", "running")).stage(paths=4, times=frame_times(5), seed=2)
     clips = scenes.clips()
-    assert clips.actions == scenes.actions and clips.persons == [1, 2, 3, 4]
+    assert clips.actions == scenes.actions and clips.people == [1, 2, 3, 4]
     torch.testing.assert_close(clips.trajectories().states, scenes.render().states, atol=0.51 / 255, rtol=0)
 
 

@@ -6,7 +6,7 @@ import torch
 from phibe.experiments.report import Report
 from phibe.experiments.turbulence.methods import assemble, methods, mixtures, restore, rolls
 from phibe.experiments.turbulence.run import CONFIGS, Config
-from phibe.experiments.turbulence.saved import KeptFields
+from phibe.experiments.turbulence.saved import SavedRun
 from phibe.networks.normalised import Normalised
 
 SHAPE = (1, 16, 16)
@@ -25,22 +25,22 @@ def untrained(config: Config) -> dict[str, torch.Tensor]:
         for part in model.parameters():
             part.data.add_(0.01)  # the last layer begins at zero
         weights |= {f"0.1.{name}.{part}": tensor for part, tensor in model.state_dict().items()}
-    return weights | {f"0.1.{name}.power": torch.ones(1, 16, 9) for name in mixtures(config) if "leaning" not in name}
+    return weights | {f"0.1.{name}.power": torch.ones(1, 16, 9) for name in mixtures(config) if "ode" not in name}
 
 
 @pytest.fixture(scope="module")
-def kept() -> KeptFields:
+def kept() -> SavedRun:
     config = CONFIGS["smoke"]
     weights = untrained(config)
     models = {
         name: restore(name, 0.1, config=config, weights=weights) for name in (*methods(config), *mixtures(config))
     }
     labels = {label: {} for name, model in models.items() for label in rolls(name, model, config, seed=0)}
-    return KeptFields(config, Report("navier_stokes", "smoke", {}, {"0.1": labels}, 0.0, "cpu", {}), weights)
+    return SavedRun(config, Report("navier_stokes", "smoke", {}, {"0.1": labels}, 0.0, "cpu", {}), weights)
 
 
 def test_a_film_begins_where_its_past_ends_at_each_interval(kept):
-    fine, coarse = kept.film(1, 0.1), kept.film(1, 0.5)
+    fine, coarse = kept.clip(1, 0.1), kept.clip(1, 0.5)
     assert torch.equal(fine.history[-1], fine.truth[0]) and torch.equal(coarse.history[-1], fine.truth[0])
     assert torch.equal(coarse.truth, fine.truth[::5])
     assert torch.equal(coarse.times, fine.times[::5])
@@ -49,23 +49,23 @@ def test_a_film_begins_where_its_past_ends_at_each_interval(kept):
 
 
 def test_every_method_is_rolled_out_and_tells_each_of_its_evaluations(kept):
-    film = kept.film(0, 0.1)
+    film = kept.clip(0, 0.1)
     frames = len(film.truth) - 1
     for label in kept.labels(0.1):
         told = []
-        made = kept.roll(label, film, watch=told.append)
+        made = kept.roll(label, film, progress=told.append)
         assert torch.equal(made.states[0], film.truth[0])
         assert made.states.shape == film.truth.shape
         assert len(told) == round(made.evaluations * frames)
         assert told == sorted(told) and all(done < frames for done in told)
 
 
-CHANCE = ["pfi", "mcvd", "stirred 0.3, rk4", "balanced 0.3, rk4", "balanced 1, euler"]
+CHANCE = ["pfi", "mcvd", "sde 0.3, rk4", "calibrated 0.3, rk4", "calibrated 1, euler"]
 
 
-@pytest.mark.parametrize("label", [*CHANCE, "leaning 0.1, rk4", "symmetric, euler"])
+@pytest.mark.parametrize("label", [*CHANCE, "ode 0.1, rk4", "symmetric, euler"])
 def test_draws_differ_by_their_seed_where_there_is_chance_and_nowhere_else(kept, label):
-    film = kept.film(0, 0.1)
+    film = kept.clip(0, 0.1)
     first, same, other = (kept.roll(label, film, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first.states, same.states)
     assert torch.equal(first.states, other.states) == (not first.random)
@@ -81,5 +81,5 @@ def test_what_the_watch_raises_ends_a_rollout(kept):
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        kept.roll("pfi", kept.film(0, 0.1), watch=watch)
-    kept.roll("pfi", kept.film(0, 0.1))  # nobody else is told
+        kept.roll("pfi", kept.clip(0, 0.1), progress=watch)
+    kept.roll("pfi", kept.clip(0, 0.1))  # nobody else is told

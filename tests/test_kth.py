@@ -12,7 +12,7 @@ import pytest
 
 from phibe.cli import main
 from phibe.experiments.video import kth
-from phibe.experiments.video.clips import read_film
+from phibe.experiments.video.clips import read_video
 from phibe.experiments.video.drawing import ACTIONS
 
 HEADER = """
@@ -129,8 +129,8 @@ def test_sequences_become_clips_of_their_frames(data):
         *("person01_walking_d1_s0", "person01_walking_d1_s1", "person22_boxing_d2_s0", "person22_boxing_d2_s1"),
     )
     assert clips.lengths.tolist() == [8, 9, 7, 15] and clips.pixels.dtype == np.uint8
-    assert clips.actions == ["walking", "walking", "boxing", "boxing"] and clips.persons == [1, 1, 22, 22]
-    middle = (clips.film(1)[:, 0, 5::11, 4::8] * 255).round()
+    assert clips.actions == ["walking", "walking", "boxing", "boxing"] and clips.people == [1, 1, 22, 22]
+    middle = (clips.frames(1)[:, 0, 5::11, 4::8] * 255).round()
     assert (middle[:, :6, :8].numpy() == films["person01_walking_d1"][11:20, 10::20, 10::20]).all()
     ragged = clips.trajectories()
     assert ragged.lengths.tolist() == [8, 9, 7, 15] and ragged.states.shape == (4, 15, 1, 64, 64)
@@ -141,22 +141,22 @@ def test_squash_takes_the_whole_picture_and_crop_its_middle(tmp_path):
     edge = np.zeros((4, 120, 160), np.uint8)
     edge[:, :, :20] = 255  # the part that a square in the middle leaves out
     write_avi(tmp_path / "person01_walking_d1_uncomp.avi", edge)
-    (tmp_path / "00sequences.txt").write_text("person01_walking_d1 frames 1-4", encoding="utf8")
-    squashed, cropped = (kth.read_kth(tmp_path, fit=fit).film(0) for fit in ("squash", "crop"))
+    (tmp_path / "00sequences.txt").write_text("person01_walking_d1 frames 1-4", "utf8")
+    squashed, cropped = (kth.read_kth(tmp_path, fit=fit).frames(0) for fit in ("squash", "crop"))
     assert float(squashed.mean()) == pytest.approx(20 / 160, abs=1e-3)
     assert float(cropped.mean()) == 0
 
 
 def test_a_film_compressed_as_colour_but_grey_is_read(tmp_path):
     frames = grey(6)
-    film = read_film(write_avi(tmp_path / "a.avi", frames, codec="mpeg4", pixels="yuv420p"))
+    film = read_video(write_avi(tmp_path / "a.avi", frames, codec="mpeg4", pixels="yuv420p"))
     assert film.frames.shape == (6, 120, 160) and film.rate == 25
     assert np.abs(film.frames.astype(int) - frames).mean() < 4
 
 
 def test_the_split_is_by_person_and_complete(data):
     sides = kth.split(kth.read_kth(data[0]))
-    assert {side: set(part.persons) for side, part in sides.items()} == {
+    assert {side: set(part.people) for side, part in sides.items()} == {
         **{"train": set(), "validation": {1}, "test": {22}}
     }
     for persons in (kth.OFFICIAL, kth.EIGHTY_TWENTY):
@@ -178,7 +178,7 @@ def test_the_cache_is_used_again_and_renewed(data, monkeypatch):
     assert (kth.read_kth(folder).pixels == first.pixels).all() and len(decoded) == 2
     kth.read_kth(folder, fit="crop")
     assert len(decoded) == 4  # other settings
-    assert kth.read_kth(folder, actions=("walking",)).persons == [1, 1] and len(decoded) == 5
+    assert kth.read_kth(folder, actions=("walking",)).people == [1, 1] and len(decoded) == 5
     write_avi(folder / "boxing" / "person22_boxing_d2_uncomp.avi", grey(16, seed=5))
     assert not (kth.read_kth(folder).pixels == first.pixels).all() and len(decoded) == 7  # another film
     (folder / "00sequences.txt").write_text(
@@ -229,7 +229,7 @@ def test_broken_empty_small_and_coloured_films_are_explained(data):
     colour = np.stack([grey(16), grey(16, seed=2), grey(16, seed=3)], -1)
     write_avi(path, colour, codec="mpeg4", pixels="yuv420p")
     refuse(folder, "must be grey; its first frame is coloured")
-    assert read_film(path, colour="grey").frames.shape == (16, 120, 160)
+    assert read_video(path, colour="grey").frames.shape == (16, 120, 160)
     path.write_bytes(whole)
     assert len(kth.read_kth(folder)) == 4
 
@@ -248,7 +248,7 @@ def test_a_film_that_ends_too_early_loses_what_it_does_not_hold(data):
 
 def test_a_film_that_is_too_long_to_hold_is_refused(data):
     with pytest.raises(ValueError, match="at most 0 MB when decoded"):
-        read_film(data[0] / "walking" / "person01_walking_d1_uncomp.avi", most=160 * 120 * 19)
+        read_video(data[0] / "walking" / "person01_walking_d1_uncomp.avi", most=160 * 120 * 19)
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------

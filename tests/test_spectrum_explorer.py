@@ -34,7 +34,7 @@ def explorer(app):
 
 @pytest.fixture(scope="module")
 def stirred(app) -> str:
-    return next(name for name in app.MENU.methods if name.startswith("stirred"))
+    return next(name for name in app.MENU.methods if name.startswith("sde"))
 
 
 def stack(columns, name) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_persistence_stands_still_and_its_error_is_what_moved(made, explorer):
     rollout = explorer.shown[1]
     truth, guess, difference = (stack(rollout.columns, name) for name in ("truth", "guess", "difference"))
     assert (guess == guess[0]).all() and not (truth == truth[0]).all()
-    fields = made.kept().film(0, 0.5).truth
+    fields = made.kept().clip(0, 0.5).truth
     np.testing.assert_array_equal(difference, np.stack(made.pictures(fields[:1] - fields, rollout.limit)))
     np.testing.assert_array_equal(rollout.columns["error"], rollout.columns["still"])
     assert rollout.evaluations == 0 and "No network" in explorer.reading()
@@ -103,13 +103,13 @@ def test_colour_limits_are_shared_centred_and_those_of_the_truth(made, explorer)
     levels = made.pictures(fields, limit)[0]
     assert levels.tolist() == [[0, 2 * made.LEVELS], [made.LEVELS, 2 * made.LEVELS]]  # the first row is below
     explorer.param.update(method="persistence", interval=0.1)
-    truth = made.kept().film(0, 0.1).truth
+    truth = made.kept().clip(0, 0.1).truth
     assert explorer.shown[1].limit == limit == pytest.approx(3 * float(truth.square().mean().sqrt()))
 
 
 def test_spectra_are_those_that_phibe_measures(made, explorer):
     kept, columns = made.kept(), explorer.shown[1].columns
-    film = kept.film(0, 0.5)
+    film = kept.clip(0, 0.5)
     fields = {"truth": film.truth, "guess": kept.roll("symmetric, euler", film, seed=1).states}
     for name, states in fields.items():
         spectrum = enstrophy_spectrum(states.double()).mean[:, 0, 1 : made.shells() + 1]

@@ -7,9 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from phibe.experiments.video import uploads
-from phibe.experiments.video.clips import Clips, shrink
-from phibe.experiments.video.uploads import LARGEST, LONGEST, check_size, read_upload
+from phibe.experiments.video import clips
+from phibe.experiments.video.clips import LARGEST, LONGEST, Clips, check_size, read_upload, shrink
 
 KINDS = {
     **{"mp4": ("libx264", "yuv420p"), "mov": ("mpeg4", "yuv420p"), "avi": ("rawvideo", "gray")},
@@ -104,7 +103,7 @@ def test_a_film_taken_upright_stands_upright(monkeypatch):
         def to_ndarray(self, format):
             return np.repeat(np.arange(64, dtype=np.uint8)[:, None], 64, 1)  # dark above
 
-    turned = uploads._small(Lying(), 64)
+    turned = clips._small(Lying(), 64)
     assert (turned == np.arange(64)[::-1]).all()  # clockwise: dark at the right
 
 
@@ -136,7 +135,7 @@ def test_a_picture_is_called_one(start):
 
 def test_a_gif_of_one_picture_and_short_films_are_told_what_is_needed():
     refused(encoded(moving(1), "gif"), "2 frames or more; this one has 1. A single picture")
-    refused(encoded(moving(9)), "14 frames or more; this one has 9. Film", least=14)
+    refused(encoded(moving(9)), "14 frames or more; this one has 9. Record", least=14)
     assert len(read_upload(encoded(moving(14)), least=14).frames) == 14
 
 

@@ -11,14 +11,12 @@ from problems import normal
 from phibe import Trajectories
 from phibe.experiments.conditioned import ConditionedFlow
 from phibe.experiments.report import MissingData, keep
-from phibe.experiments.video import footage as video_footage
 from phibe.experiments.video import real as video_real
 from phibe.experiments.video import run as video
 from phibe.experiments.video.clips import Clips, read_clips
-from phibe.experiments.video.footage import choose, encode, footage, opened, split
-from phibe.experiments.video.measures import Judge
-from phibe.experiments.video.methods import assemble, augment, carry, in_units, learn, restore, rolls
+from phibe.experiments.video.methods import Evaluation, assemble, augment, in_units, integrate, learn, restore, rolls
 from phibe.experiments.video.metrics import mse, ssim
+from phibe.experiments.video.run import choose_test_clips, encode, open_latents, source_clips, split
 from phibe.flow import Flow
 from phibe.training.runs import Fitted
 
@@ -80,13 +78,15 @@ def test_the_report_holds_the_measures_of_the_films_themselves(ran):
 
 def test_the_kept_films_are_those_that_were_measured(ran):
     out, report = ran
-    codec, _, _ = opened(SMOKE, out / "fits")
-    judge = Judge(read_clips(out / "fits" / "test.npz"), codec, video.feature_network(SMOKE), SMOKE)
+    codec, _, _ = open_latents(SMOKE, out / "fits")
+    evaluation = Evaluation(read_clips(out / "fits" / "test.npz"), codec, video.feature_network(SMOKE), SMOKE)
     kept = video.load_file(out / "weights.safetensors")
-    shown = {name.removeprefix("films."): film for name, film in kept.items() if name.startswith("films.")}
+    shown = {name.removeprefix("clips."): film for name, film in kept.items() if name.startswith("clips.")}
     assert set(shown) == (set(report["methods"]) | {"truth"}) - set(video.STILLS)
     assert shown["truth"].dtype == torch.uint8 and shown["truth"].shape == (1, 14, 64, 64)
-    torch.testing.assert_close(shown["codec"].float() / 255, judge.rebuilt[:1, 4:, 0], rtol=0, atol=0.51 / 255)
+    torch.testing.assert_close(
+        shown["codec"].float() / 255, evaluation.reconstructed[:1, 4:, 0], rtol=0, atol=0.51 / 255
+    )
 
 
 def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(ran, tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(ran, tmp_path, 
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("weights.safetensors")}
     assert len(times) == 1 + len(FLOWS)
     monkeypatch.setattr(video, "work", work)
-    monkeypatch.setattr(video_footage, "fit_vq", None)  # would fail if it were called
+    monkeypatch.setattr(video, "fit_vq", None)  # would fail if it were called
     again = video.VIDEO.run("smoke", out=tmp_path)
     assert untimed(again.results) == untimed(whole.results)
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
@@ -121,8 +121,8 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
     monkeypatch.setitem(video.CONFIGS, "laptop", SMOKE)
     keep(out, "video")
-    codec, train, validation = opened(SMOKE, out / "fits")
-    film = read_clips(out / "fits" / "test.npz").film(0)
+    codec, train, validation = open_latents(SMOKE, out / "fits")
+    film = read_clips(out / "fits" / "test.npz").frames(0)
     torch.testing.assert_close(video.committed_codec().encode(film), codec.encode(film), rtol=0, atol=1e-2)
     history, times = train.states[:2, :4], torch.arange(6, dtype=torch.float64) * STEP
     for name in (*FLOWS, "pfi", "mcvd", "persistence", "constant velocity"):
@@ -136,7 +136,7 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
 
 def test_what_the_codec_loses_of_the_context_is_added_to_what_it_makes_of_the_rest(ran):
     out, report = ran
-    codec, _, _ = opened(SMOKE, out / "fits")
+    codec, _, _ = open_latents(SMOKE, out / "fits")
     films = read_clips(out / "fits" / "test.npz").trajectories(14).states
     rebuilt, found = codec.decode_paths(codec.encode_paths(films)), report["methods"]["codec"]
     better = (rebuilt[:, 4:] + (films - rebuilt)[:, :4].mean(1, keepdim=True)).clamp(0, 1)
@@ -171,10 +171,10 @@ def test_slow_motion_shows_the_frames_of_a_rollout_in_half_steps(name):
     model, history = flow(name), latents().states
     times = torch.arange(5, dtype=torch.float64) * STEP + 0.36
     half = torch.arange(9, dtype=torch.float64) * STEP / 2 + 0.36
-    slow = carry(model, history, half)
+    slow = integrate(model, history, half)
     assert slow.shape == (3, 9, *SHAPE)
-    torch.testing.assert_close(slow[:, ::2], carry(model, history, times, substeps=2), rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(slow[:, ::2], carry(model, history, times), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(slow[:, ::2], integrate(model, history, times, substeps=2), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(slow[:, ::2], integrate(model, history, times), rtol=1e-3, atol=1e-3)
 
 
 def test_a_motion_without_change_is_continued_by_constant_velocity_and_stopped_by_persistence():
@@ -193,7 +193,7 @@ def test_a_motion_without_change_is_continued_by_constant_velocity_and_stopped_b
 
 def test_what_runs_away_stays_finite():
     for name in FLOWS:
-        far = carry(flow(name), 1e3 * latents().states, torch.arange(40, dtype=torch.float64) * STEP)
+        far = integrate(flow(name), 1e3 * latents().states, torch.arange(40, dtype=torch.float64) * STEP)
         assert torch.isfinite(far).all()
 
 
@@ -214,9 +214,9 @@ def clips(persons=25, size=64, frames=14) -> Clips:
 
 def test_no_person_is_on_two_sides_and_the_last_fifth_is_the_test():
     sides = split(clips(), validation=0.1, test=0.2)
-    assert set(sides["test"].persons) == {21, 22, 23, 24, 25}
-    assert set(sides["validation"].persons) == {19, 20}
-    assert set(sides["train"].persons) == set(range(1, 19))
+    assert set(sides["test"].people) == {21, 22, 23, 24, 25}
+    assert set(sides["validation"].people) == {19, 20}
+    assert set(sides["train"].people) == set(range(1, 19))
     assert sum(map(len, sides.values())) == 50
     nameless = Clips.of({f"film {i}": np.zeros((4, 8, 8), np.uint8) for i in range(10)})
     assert {side: len(part) for side, part in split(nameless, validation=0.1, test=0.2).items()} == {
@@ -224,20 +224,20 @@ def test_no_person_is_on_two_sides_and_the_last_fifth_is_the_test():
         "validation": 1,
         "test": 2,
     }
-    with pytest.raises(ValueError, match="leave none of 2 persons"):
+    with pytest.raises(ValueError, match="leave none of 2 people"):
         split(clips(2), validation=0.1, test=0.2)
 
 
 def test_clips_of_another_size_or_length_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"64 × 64 pixels; those of .*small\.npz have 32 × 32.*shrink"):
-        footage(replace(SMOKE, data=str(clips(4, 32).save(tmp_path / "small.npz"))))
+        source_clips(replace(SMOKE, data=str(clips(4, 32).save(tmp_path / "small.npz"))))
     with pytest.raises(MissingData, match="nowhere"):
         video_real.VIDEO_REAL.run(
             "laptop", out=tmp_path, config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz")
         )
-    assert len(footage(replace(SMOKE, data=str(clips(4).save(tmp_path / "clips.npz"))))) == 8
+    assert len(source_clips(replace(SMOKE, data=str(clips(4).save(tmp_path / "clips.npz"))))) == 8
     with pytest.raises(ValueError, match=r"four clips or more of 4 \+ 10 frames; among 8 test clips are 0"):
-        choose(clips(4, frames=13), SMOKE)
+        choose_test_clips(clips(4, frames=13), SMOKE)
 
 
 def test_latents_of_the_mirrored_film_are_those_of_a_film_of_the_mirror():
@@ -247,7 +247,7 @@ def test_latents_of_the_mirrored_film_are_those_of_a_film_of_the_mirror():
     assert (len(both), len(plain)) == (24, 12)  # 14 frames are 5 + 5 + 4
     assert plain.lengths.tolist() == [5, 5, 4] * 4
     torch.testing.assert_close(plain.times[:3, 0], torch.tensor([0.0, 0.2, 0.4], dtype=torch.float64))
-    mirrored = codec.encode(films.film(0)[:5].flip(-1))
+    mirrored = codec.encode(films.frames(0)[:5].flip(-1))
     torch.testing.assert_close(both.states[3], mirrored, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(both.states[0], plain.states[0])
     assert not torch.allclose(both.states[3], both.states[0].flip(-1), rtol=1e-2)  # the codec knows left from right

@@ -10,7 +10,7 @@ import torch
 
 from phibe.experiments.report import committed
 from phibe.experiments.video import run as video
-from phibe.experiments.video.methods import carry, rolls
+from phibe.experiments.video.methods import integrate, rolls
 from phibe.experiments.video.metrics import score
 
 
@@ -122,7 +122,7 @@ def test_in_slow_motion_a_flow_takes_shorter_steps(films, method, integrator):
     slow = films._rolled(setting, z)
     times = torch.arange(9, 20, dtype=torch.float64) / 25
     both = [
-        carry(video.committed_method(setting.name), z[:, :10], times, method=integrator, substeps=substeps)
+        integrate(video.committed_method(setting.name), z[:, :10], times, method=integrator, substeps=substeps)
         for substeps in (2, 1)
     ]
     assert slow.shape[1] == 2 * 10 + 1

@@ -77,7 +77,7 @@ class Experiment:
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
         """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole.
 
-        They replace those of an earlier run of the same experiment only when all is measured; no other folder is written.
+        They replace those of an earlier run of the same experiment once all is measured; no other folder is written.
         """
         if preset not in self.presets:
             raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")

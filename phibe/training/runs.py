@@ -300,7 +300,9 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
     about = read_config(folder)
     if "forecaster" in about:
         name = about["forecaster"]["name"]
-        raise ValueError(f"{folder} holds a {name}, not a flow. Open it with `open_forecaster`.")
+        raise ValueError(
+            f"{folder} holds a {name}, not a flow. Open it with the class of that name, e.g. `PFI.open(folder)`."
+        )
     if "codec" in about:
         raise ValueError(f"{folder} holds a codec, not a flow. Open it with `open_vq`.")
     network = rebuild(about, folder, network).double()  # holds the weights of any type exactly

@@ -97,7 +97,7 @@ def test_another_method_is_computed_and_named_in_the_address(served, page):
 def test_a_new_draw_shows_its_progress_and_changes_the_picture_alone(served, page):
     open_app(page, served)
     method = page.locator("select").filter(has_text="mcvd")
-    stirred = next(name for name in method.locator("option").all_inner_texts() if name.startswith("stirred"))
+    stirred = next(name for name in method.locator("option").all_inner_texts() if name.startswith("sde"))
     method.select_option(stirred)
     page.get_by_role("button", name="0.1", exact=True).click()  # more frames, and time to see the bar
     wait_for_rollout(page, f"{stirred}, rk4")

@@ -1,1 +1,1 @@
-"""What the method is compared with; each gives a `Flow` or what `Flow.generate` gives."""
+"""Methods that PhiBE-Flow is compared with; each is a `Flow` or generates trajectories as `Flow.generate` does."""

@@ -1,24 +1,35 @@
-"""Forecasters: networks that draw the frames to come given those before; trained by the same loop as a flow."""
+"""Forecasters: networks that draw the next frames given the past ones, trained by the loop that trains flows.
+
+What each of them regresses and how it samples is in `pfi` and `mcvd`.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from phibe.flow import Flow
 from phibe.networks.normalised import channel_moments
 from phibe.networks.unet import UNet
+from phibe.training.config import FitConfig
+from phibe.training.devices import PRECISIONS
+from phibe.training.loop import Loss, train
+from phibe.training.runs import about_flow, load_weights, read_config, read_weights, rebuild
 from phibe.trajectories import Trajectories
 
 
 class Forecaster(nn.Module):
-    """The law of the next `frames` states given the last `past` ones, all one `step` of the data apart.
+    """The conditional distribution of the next `frames` states given the last `past`, one `step` of the data apart.
 
-    A network is called as net(z, τ, condition=c): z (n, frames·C, *rest) is what becomes the frames to come, stacked
-    along their channels, c (n, past·C, *rest) are those before. Both are in standard units, (x − m)/s, with a mean for
+    A network is called as net(z, τ, condition=c): z (n, frames·C, *rest) becomes the next frames, stacked
+    along their channels, c (n, past·C, *rest) are the past ones. Both are in standard units, (x − m)/s, with a mean for
     each channel (or coordinate) and one spread s for the whole state; `bound` is the largest such value in the data.
     These are buffers, saved with the weights; `settings` are the keywords that make the same forecaster again.
     """
@@ -44,7 +55,7 @@ class Forecaster(nn.Module):
         for name, value in (("scale", 1.0), ("bound", torch.inf), ("step", 1.0)):
             self.register_buffer(name, torch.tensor(value))
 
-    # -- what each of them brings ----------------------------------------------------------------------------------
+    # -- what each forecaster defines ----------------------------------------------------------------------------------
 
     @property
     def evaluations(self) -> float:
@@ -65,12 +76,24 @@ class Forecaster(nn.Module):
 
     # -- training --------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def open(cls, folder: str | Path, *, network: nn.Module | None = None) -> Self:
+        """The forecaster of the run in a folder. One around a module of your own needs that module as `network`."""
+        saved, tensors = read_config(folder).get("forecaster"), read_weights(folder)
+        if saved is None or saved["name"] != cls.name:
+            found = f"a {saved['name']}" if saved else "a flow"
+            raise ValueError(f"{folder} holds {found}, not a {cls.name}. Flows open with `phibe.open_flow`.")
+        model = cls(rebuild(read_config(folder), folder, network), **saved["settings"])
+        model = model.double() if tensors["scale"].dtype == torch.float64 else model
+        load_weights(model, tensors, folder)
+        return model.eval().requires_grad_(False)
+
     @property
     def width(self) -> int:
         return self.past + self.frames
 
     def measure(self, data: Trajectories) -> None:
-        """Take the units, the range and the step of the data."""
+        """Set the units, the range and the step from the data."""
         if data.state_shape != self.state_shape:
             raise ValueError(f"This network is for states {self.state_shape}; the data has {data.state_shape}.")
         step, gaps = data.typical_step, data._path_times().diff(dim=1)[data._observed(2)]
@@ -105,25 +128,25 @@ class Forecaster(nn.Module):
     def generate(
         self, history: Tensor, times: Any, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> Trajectories:
-        """Trajectories at `times`, drawn block after block, each given the frames before it; a new draw at each call.
+        """Trajectories at `times`, sampled block by block, each conditioned on the frames before it.
 
         `history` is (n, past or more, *state), its last frame being that of `times[0]`, or, when one is enough,
         (n, *state). The times lie whole steps of the data apart; frames between them are generated and left out.
         """
-        kept = self._indices(times)
+        steps = self._indices(times)
         seen = self._history(torch.as_tensor(history))
         frames = list(self.standardise(seen.to(self.mean)).unbind(1))
-        with tqdm(total=kept[-1], desc=self.name, unit="frame", disable=not progress) as bar:
-            while len(frames) - self.past < kept[-1]:
+        with tqdm(total=steps[-1], desc=self.name, unit="frame", disable=not progress) as bar:
+            while len(frames) - self.past < steps[-1]:
                 block = self.sample(torch.cat(frames[-self.past :], dim=1), generator)
                 if not torch.isfinite(block).all():
-                    raise ValueError(f"{self.name} ran away: frame {len(frames) - self.past + 1} is not finite.")
+                    raise ValueError(f"{self.name} diverged: frame {len(frames) - self.past + 1} is not finite.")
                 frames += block.unflatten(1, (self.frames, -1)).unbind(1)
-                bar.update(min(self.frames, kept[-1] - bar.n))
-        made = torch.stack([frames[self.past + k - 1] for k in kept], dim=1) * self.scale + self.mean
-        made = made.to(seen.device, seen.dtype)
-        made[:, 0] = seen[:, -1]  # what was given, to the bit
-        return Trajectories(made, torch.as_tensor(times, dtype=torch.float64).to(made.device))
+                bar.update(min(self.frames, steps[-1] - bar.n))
+        states = torch.stack([frames[self.past + k - 1] for k in steps], dim=1) * self.scale + self.mean
+        states = states.to(seen.device, seen.dtype)
+        states[:, 0] = seen[:, -1]  # the given frame, to the bit
+        return Trajectories(states, torch.as_tensor(times, dtype=torch.float64).to(states.device))
 
     def _history(self, history: Tensor) -> Tensor:
         """The last `past` frames (n, past, *state)."""
@@ -149,12 +172,93 @@ class Forecaster(nn.Module):
         return [0, *(int(k) for k in counts.cumsum(0))]
 
     def _noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Standard normal numbers, made where the generator is: the same ones on every device."""
+        """Standard normal numbers, drawn on the generator's device: the same on every device."""
         where = generator.device if generator else like.device
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
+
+
+def forecast(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
+    """States (n, time, *state) that a forecaster samples, those of persistence among them."""
+    return model.generate(history, times, generator=generator).states
 
 
 def conditional_unet(state_shape: Sequence[int], *, past: int = 1, frames: int = 1, **arguments: Any) -> UNet:
     """A U-Net for a forecaster of states (C, height, width), with the `arguments` of any other."""
     channels, *grid = state_shape
     return UNet((frames * channels, *grid), condition_channels=past * channels, **arguments)
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+Kind = TypeVar("Kind", bound=Forecaster)
+
+
+def fit_forecaster(
+    data: Trajectories,
+    model: Kind,
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Kind:
+    """A copy of the model, trained on the data: by the same loop, under the same options and with the same files in
+    `out` as a flow by `phibe.fit`.
+
+    The weights are the best by the loss on held-out paths, at random numbers that are the same at each evaluation.
+    """
+    return train(data, ForecastTask(model), config=config, out=out, held_out=held_out, progress=progress)
+
+
+@dataclass(frozen=True)
+class ForecastTask(Generic[Kind]):
+    """A forecaster, copied and trained; the result is the copy."""
+
+    model: Kind
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def width(self) -> int:
+        return self.model.width
+
+    @property
+    def place(self) -> int:
+        """The last frame that is seen."""
+        return self.model.past - 1
+
+    def loss(self, typical: Trajectories, config: FitConfig) -> ForecastLoss:
+        model = copy.deepcopy(self.model).to(typical.states.device, PRECISIONS[config.precision])
+        if config.normalise:
+            model.measure(typical)
+        return ForecastLoss(model, mixed=config.precision == "bf16-mixed")
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        model = cast(Forecaster, network)
+        seen = Flow(model.network, data.interval, float(model.step), data.labels)
+        about = about_flow(model.network, seen, data.states.dtype)
+        return about | {"forecaster": {"name": model.name, "settings": model.settings}}
+
+    def result(self, network: nn.Module, data: Trajectories) -> Kind:
+        return cast(Kind, network.to(data.states.device).eval().requires_grad_(False))
+
+
+class ForecastLoss(Loss):
+    """A forecaster's own loss."""
+
+    network: Forecaster
+
+    def __init__(self, model: Forecaster, *, mixed: bool):
+        super().__init__()
+        self.network, self.mixed = model, mixed
+        self.facts, self.scale = {"name": model.name, **model.settings}, model.scale
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        return self.network.draw(n, generator)
+
+    def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        with torch.autocast(sample[0].device.type, torch.bfloat16, enabled=self.mixed):
+            return self.network.loss(*sample)

@@ -1,4 +1,4 @@
-"""The usual route: drift and diffusion by kernel regression (`kramersmoyal`), and the score of a kernel density."""
+"""The plug-in velocity: drift and diffusion by kernel regression (`kramersmoyal`), the score of a kernel density."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def _velocity(series: _Series, edges: list[np.ndarray], bandwidth: float) -> np.
 def _km(series: _Series, edges: list[np.ndarray], *, powers: Any, bandwidth: float) -> np.ndarray:
     """Density and conditional moments of the increments on the bins (1 + moments, *bins), by `kramersmoyal.km`.
 
-    `km` knows one series only. A further coordinate says where a path ends; its one bin leaves those out, so that no
-    increment from one path to the next is counted.
+    `km` knows one series only. A further coordinate marks where a path ends; its one bin excludes those points, so that
+    no increment from one path to the next is counted.
     """
     try:
         from kramersmoyal import kernels, km

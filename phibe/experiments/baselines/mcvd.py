@@ -1,4 +1,7 @@
-"""MCVD: masked conditional video diffusion [Voleti, Jolicoeur-Martineau, Pal], here for prediction."""
+"""MCVD: masked conditional video diffusion [Voleti, Jolicoeur-Martineau, Pal], for prediction; its sampler: `sample`.
+
+Read next: `forecaster.py`, how it is trained and rolled out.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ LEVELS = 1000
 class MCVD(Forecaster):
     """A denoising diffusion of a block of frames, given the frames before it.
 
-    z_k = √ᾱₖ x + √(1 − ᾱₖ) ε; the network regresses ε from z_k, the level k and the past, which in a share `mask` of
+    z_k = √ᾱₖ x + √(1 − ᾱₖ) ε; the network regresses ε from z_k, the level k and the past, which in a fraction `mask` of
     the samples is set to zero (0 in the published network for KTH, ½ in those that also generate from nothing).
     Sampling goes back through `steps` of the 1000 levels, equally spaced, by the ancestral rule: the estimate
     x̂ = (z − √(1 − ᾱ)ε̂)/√ᾱ, kept within the range of the training data, then a draw of q(z_{k−1} | z_k, x̂). A block of
-    `frames` costs `steps` evaluations. With `model.centred = True` it knows that the mean of a field over its grid is
-    that of the data (vorticity has none) and puts x̂ there: the loss hardly sees that mean, and small errors add up.
+    `frames` costs `steps` evaluations. With `model.centred = True` the mean of x̂ over
+    its grid is set to that of the data (vorticity has none): the loss hardly depends on that mean, and errors add up.
     """
 
     name = "mcvd"

@@ -1,4 +1,4 @@
-"""What needs no training: the last frame stays, or goes on as it last moved."""
+"""Forecasts without training: persistence, and extrapolation by the last observed velocity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phibe.trajectories import Trajectories
 
 
 class Persistence:
-    """x(t) = x(t₀): tomorrow is as today. A frame of `history` (n, *state), or the last of (n, past, *state)."""
+    """x(t) = x(t₀), the persistence forecast. A frame of `history` (n, *state), or the last of (n, past, *state)."""
 
     evaluations = 0.0
 

@@ -1,4 +1,7 @@
-"""PFI: probabilistic forecasting with stochastic interpolants [Chen and others, 2024]."""
+"""PFI: probabilistic forecasting with stochastic interpolants [Chen and others, 2024]; its sampler is `PFI.sample`.
+
+Read next: `forecaster.py`, how it is trained and rolled out.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from phibe.experiments.baselines.forecaster import Forecaster
 
 
 class PFI(Forecaster):
-    """An SDE in an artificial time τ that carries the present frame x₀ to a draw of the next one.
+    """An SDE in an artificial time τ that transports the present frame x₀ to a sample of the next one.
 
     z_τ = (1 − τ)x₀ + τ²x₁ + σ(1 − τ)W_τ, W_τ = √τ ε. The network regresses the drift of dz_τ, that is without dW,
 
         b(z, τ, x₀) = E[−x₀ + 2τ x₁ − σ√τ ε | z_τ = z, x₀],
 
-    and dz = b dτ + σ(1 − τ)dW from z₀ = x₀ has the law of z_τ at each τ, at τ = 1 that of x₁ given x₀. It is integrated
-    by Euler–Maruyama in `steps` equal steps, one evaluation each: the error in law is O(1/steps). With `past` > 1 the
-    frames before x₀ are part of the condition.
+    and dz = b dτ + σ(1 − τ)dW from z₀ = x₀ has the marginals of z_τ, at τ = 1 the distribution of x₁ given x₀. It is
+    integrated by Euler–Maruyama in `steps` equal steps, one evaluation each: its weak error is O(1/steps). With `past`
+    > 1 the frames before x₀ are part of the condition.
     """
 
     name = "pfi"

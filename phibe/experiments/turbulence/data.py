@@ -1,4 +1,7 @@
-"""Shards: many paths of a system, simulated a few at a time into one Zarr store; a run that was stopped goes on."""
+"""Sets of paths on disk: a system simulated shard by shard into a Zarr store; the published Navier–Stokes files of PFI.
+
+A simulation that was stopped resumes. Read next: `solver.py`, the system.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ def generate(
 ) -> Path:
     """Write `paths` paths at `times` to the .zarr `store`, `shard` paths at a time, and return its name.
 
-    Every shard has random numbers of its own, from `seed` and its number, and is kept as a whole file in a folder
-    beside the store until all are there: a run that was stopped goes on with the next one and ends with the same bits.
+    Every shard has random numbers of its own, from `seed` and its number, and is saved as a whole file in a folder
+    beside the store until all are there: a run that was stopped resumes with the next one and ends with the same bits.
     The store appears at the end, with what it was made from in its attributes. `options` go to `simulate`.
     """
     store, times = Path(store), torch.as_tensor(times, dtype=torch.float64)
@@ -142,9 +145,9 @@ def convert_pfi(
 ) -> dict[str, Any]:
     """Write the files' distinct paths to `folder`/train.zarr and `folder`/held_out.zarr; the record of what was done.
 
-    Paths that are the same to the bit are kept once, since a path on both sides of the split would spoil it. The values
-    are those of the files; `scale`, the root mean square over the training paths, is what to divide by. The record is
-    also in record.json. The folder appears only when all is written.
+    Of paths that are the same to the bit one is used: the same path on both sides would invalidate the split. The
+    values are those of the files; `scale`, the root mean square over the training paths, is what to divide by. The
+    record is also in record.json. The folder appears only when all is written.
     """
     sources = [read_pfi(file) for file in files]
     _check_alike(files, sources)

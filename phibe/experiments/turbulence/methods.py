@@ -1,4 +1,8 @@
-"""Methods on fields: flows, mixtures and forecasters on one U-Net, trained alike, rolled out and judged alike."""
+"""Methods on fields: flows, mixtures and forecasters on one U-Net, trained, rolled out and evaluated in the same way.
+
+A mixture is a flow with a drift weight θ: dx = [v + θ(b − v)]dt, as an ODE, with the noise √θ of the SDE, or with noise
+calibrated to the spectrum   [`phibe.stochastic`]. Read next: `run.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.experiments.baselines.forecaster import Forecaster, conditional_unet
+from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, conditional_unet, forecast
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.baselines.training import ForecastTask
 from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
 from phibe.experiments.training import RandomShift, Roll, Rollouts
 from phibe.experiments.turbulence.noise import FieldNoise
@@ -30,10 +33,10 @@ from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 BOUND = 60.0
-"""What a network is shown at most of a field that runs away."""
+"""Largest value of a diverging field that a network is shown."""
 
-MIXTURES = {"leaning": StochasticFamily, "stirred": StochasticFamily, "balanced": CalibratedFamily}
-"""Flows with a share of the drift: alone, with the noise of the SDE, with the noise that keeps the spectrum."""
+MIXTURES = {"ode": StochasticFamily, "sde": StochasticFamily, "calibrated": CalibratedFamily}
+"""Drift weight θ: an ODE, an SDE with weight θ, an SDE with spectrum-calibrated noise."""
 
 CENTRED = "mcvd centred"
 
@@ -46,13 +49,13 @@ def methods(config: Any) -> list[str]:
 
 
 def mixtures(config: Any) -> list[str]:
-    """What is made of them without training: flows with a share of the drift, and an MCVD that knows the mean."""
-    return [*(f"{kind} {share:g}" for kind in MIXTURES for share in getattr(config, kind)), CENTRED]
+    """What needs no further training: flows with a drift weight, and an MCVD that knows the mean of the field."""
+    return [*(f"{kind} {weight:g}" for kind in MIXTURES for weight in getattr(config, f"{kind}_weights")), CENTRED]
 
 
-def rule(share: float) -> str:
-    """The integrator of a mixture: the drift alone is the mean of what comes, by one Euler step [`regression`]."""
-    return "euler" if share == 1 else "rk4"
+def rule(weight: float) -> str:
+    """The integrator of a mixture: the drift alone predicts the conditional mean by one Euler step [`regression`]."""
+    return "euler" if weight == 1 else "rk4"
 
 
 def assemble(name: str, shape: tuple[int, ...], config: Any) -> Any:
@@ -63,8 +66,8 @@ def assemble(name: str, shape: tuple[int, ...], config: Any) -> Any:
     if name == "mcvd":
         sizes = {key: config.mcvd[key] for key in ("past", "frames")}
         return MCVD(conditional_unet(shape, **sizes, **config.network), **config.mcvd)
-    told = shape[0] if name.endswith("conditioned") else 0
-    return UNet(shape, condition_channels=told, time=False, **config.network)
+    condition_channels = shape[0] if name.endswith("conditioned") else 0
+    return UNet(shape, condition_channels=condition_channels, time=False, **config.network)
 
 
 def learn(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
@@ -86,16 +89,15 @@ def training(name: str, config: Any) -> FitConfig:
 
 
 def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
-    """`symmetric` with a share of the drift that `regression` has found and the noise that its kind asks for; or MCVD,
-    centred."""
+    """The flow of `symmetric` with a weight of the drift of `regression` and the noise of its kind; or centred MCVD."""
     if name == CENTRED:
         return _centred(learn("mcvd", data, config=config, out=out.parent / "mcvd"))
-    kind, share = name.split()
+    kind, weight = name.split()
     flow, drift = (learn(part, data, config=config, out=out.parent / part) for part in ("symmetric", "regression"))
-    bare = MIXTURES[kind](flow.velocity, drift.velocity, float(share))
-    if kind == "leaning":
+    bare = MIXTURES[kind](flow.velocity, drift.velocity, float(weight))
+    if kind == "ode":
         return bare
-    if kind == "stirred":
+    if kind == "sde":
         noise = FieldNoise.of_residuals(drift.velocity, data)
     else:
         noise = FieldNoise.of_balance(bare, data, method=rule(bare.theta))
@@ -104,7 +106,7 @@ def mix(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
 
 
 def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tensor]) -> Any:
-    """A method as a run has left it, from the `weights` of all its methods at all intervals."""
+    """A method of a finished run, from the `weights` of all its methods at all intervals."""
     shape, key = (1, config.grid, config.grid), f"{interval:g}.{name}."
     if name == CENTRED:
         return _centred(restore("mcvd", interval, config=config, weights=weights))
@@ -115,8 +117,8 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
         flow, drift = (part.velocity for part in parts)
         power = weights.get(f"{key}power")
         noise = None if power is None else FieldNoise(power.float(), interval)
-        kind, share = name.split()
-        return MIXTURES[kind](flow, drift, float(share), noise)
+        kind, weight = name.split()
+        return MIXTURES[kind](flow, drift, float(weight), noise)
     model = assemble(name, shape, config)
     model = model if isinstance(model, Forecaster) else Normalised(model, shape)
     model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
@@ -132,7 +134,7 @@ def _centred(model: MCVD) -> MCVD:
 
 
 def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
-    """What each way of rolling a method out is worth, by its label."""
+    """The scores of each way to roll a method out, by its label."""
     return {
         label: rollouts.score(roll)
         for label, roll in rolls(name, model, rollouts.config, seed=rollouts.config.seed).items()
@@ -144,32 +146,31 @@ def rolls(name: str, model: Any, config: Any, *, seed: int) -> dict[str, Roll]:
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, StochasticFamily):
         method = rule(model.theta)
-        stirred = partial(stir, model, method, generator=generator)
+        frames = partial(integrate_mixture, model, method, generator=generator)
         networks = 1 if model.theta == 1 else 2
-        return {f"{name}, {method}": Roll(stirred, networks * EVALUATIONS[method], random=model.noise is not None)}
+        return {f"{name}, {method}": Roll(frames, networks * EVALUATIONS[method], random=model.noise is not None)}
     if not isinstance(model, (Flow, ConditionedFlow)):
-        return {name: Roll(partial(draw, model, generator=generator), model.evaluations, isinstance(model, Forecaster))}
+        return {
+            name: Roll(partial(forecast, model, generator=generator), model.evaluations, isinstance(model, Forecaster))
+        }
     return {
         f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
-            partial(carry, model, method, substeps), EVALUATIONS[method] * substeps
+            partial(integrate, model, method, substeps), EVALUATIONS[method] * substeps
         )
         for method, substeps in config.integrators
         if not (isinstance(model, ConditionedFlow) and method in ("leapfrog", "filtered"))
     }
 
 
-def draw(model: Any, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Frames that a forecaster draws."""
-    return model.generate(history, times, generator=generator).states
-
-
-def stir(model: StochasticFamily, method: str, history: Tensor, times: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Frames between a flow and its SDE."""
+def integrate_mixture(
+    model: StochasticFamily, method: str, history: Tensor, times: Tensor, *, generator: torch.Generator
+) -> Tensor:
+    """Frames of a flow with drift weight θ, or of its SDE."""
     return model.generate(history[:, -1], times, method=method, generator=generator).states
 
 
-def carry(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
-    """Frames along a flow; a field that runs away is shown to the network at `BOUND` at most."""
+def integrate(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
+    """Frames along a flow; a diverging field is clamped to ±`BOUND` before the network sees it."""
     if isinstance(model, ConditionedFlow):
         return model.generate(history, times, method=method, substeps=substeps, bound=BOUND).states
     bounded = Flow(lambda x, t: model.velocity(x.clamp(-BOUND, BOUND), t))

@@ -1,4 +1,7 @@
-"""Noise of periodic fields: what a drift leaves unexplained, and what a step of a process takes from each wave."""
+"""Spectral noise of periodic fields: the residual of a drift, and the variance that one step dissipates in each wave.
+
+The noise of the mixtures in `methods.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ENOUGH = 1024
 
 @dataclass(frozen=True)
 class FieldNoise:
-    """Gaussian fields that are alike at all places of a torus: `power` (channels, height, width//2 + 1) is E|f̂(k)|² per
+    """Homogeneous Gaussian fields on a torus: `power` (channels, height, width//2 + 1) is E|f̂(k)|² per
     pixel of what is added in one `step`; in another time h, h/step times as much."""
 
     power: Tensor
@@ -27,7 +30,7 @@ class FieldNoise:
 
     @classmethod
     def of_residuals(cls, drift: Velocity, data: Trajectories) -> FieldNoise:
-        """What a drift leaves unexplained in steps of periodic fields (channels, height, width): x′ − x − Δt b(x)."""
+        """The residual of a drift in steps of periodic fields (channels, height, width): x′ − x − Δt b(x)."""
 
         def left(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
             return _power(dx - dt.to(x.dtype)[:, None, None, None] * drift(x, t))
@@ -36,8 +39,8 @@ class FieldNoise:
 
     @classmethod
     def of_balance(cls, process: StochasticFamily, data: Trajectories, *, method: str = "rk4") -> FieldNoise:
-        """What one step Φ of a process without its noise, over an interval of the data, takes from the waves:
-        E|x̂′|² − E|Φ̂(x)|², the mean over each shell, and nothing where it takes nothing."""
+        """The variance that one step Φ of a process without its noise dissipates, over an interval of the data:
+        E|x̂′|² − E|Φ̂(x)|², averaged over each shell, and 0 where it is negative."""
 
         def taken(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
             return _power(x + dx) - _power(process.ode_step(x, times, method=method))

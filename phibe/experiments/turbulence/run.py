@@ -1,4 +1,7 @@
-"""Stochastic Navier–Stokes: flows of vorticity at two sampling intervals, with PFI and MCVD beside them; spectra."""
+"""Stochastic Navier–Stokes: flows of vorticity at two sampling intervals, with PFI and MCVD beside them; spectra.
+
+Read next: `methods.py` for what is compared, `saved.py` for the run that comes with the project.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,16 @@ from phibe.trajectories import Trajectories
 
 @dataclass(frozen=True)
 class Config:
-    """`paths` paths of `duration`, after a `spin_up` from rest, on `solver_grid`² points in steps `dt`, kept on `grid`²
-    points at the first of `intervals`; `held_out` of them for the test.
+    """`paths` paths of `duration`, after a `spin_up` from ω = 0, on `solver_grid`² points in steps `dt`, saved on
+    `grid`² points at the first of `intervals`; `held_out` of them for the test.
 
-    At each interval a U-Net is trained for each of `objectives`, one that also sees the field before for each of
-    `conditioned`, and one for each baseline, all with the same `training` on fields moved to random places, but in
-    `fewer` steps where one costs more: all have about the same time. What was trained goes on from `starts` test
-    fields, a time `every` apart, over `horizon`, and from the first `few` over `frames` frames; flows by each of
-    `integrators` (method, substeps), stochastic methods with `members` draws from those few. `leaning`, `stirred` and
-    `balanced` are shares of the drift that `symmetric` leans to: alone, with the noise of the SDE, and with the noise
-    that keeps the spectrum. The first `shown` films are kept.
+    At each interval a U-Net is trained for each of `objectives`, one conditioned on the previous field for each of
+    `conditioned`, and one for each baseline, all with the same `training` on randomly shifted fields, but in `fewer`
+    steps where one costs more: all have about the same time. Rollouts begin at `starts` test fields, a time `every`
+    apart, over `horizon`, and at the first `few` over `frames` frames; flows by each of `integrators` (method,
+    substeps), stochastic methods with `members` draws from those few. Drift weights θ of the flow
+    of `symmetric`: `ode_weights` without noise, `sde_weights` with the noise of the SDE, `calibrated_weights` with
+    spectrum-calibrated noise. The first `shown` clips are saved.
     """
 
     solver_grid: int = 96
@@ -48,9 +51,9 @@ class Config:
     intervals: tuple[float, ...] = (0.1, 0.5)
     objectives: tuple[str, ...] = ("symmetric", "regression", "phibe")
     conditioned: tuple[str, ...] = ()
-    leaning: tuple[float, ...] = (0.1, 0.2)
-    stirred: tuple[float, ...] = (0.1, 0.3)
-    balanced: tuple[float, ...] = (0.1, 0.3, 1.0)
+    ode_weights: tuple[float, ...] = (0.1, 0.2)
+    sde_weights: tuple[float, ...] = (0.1, 0.3)
+    calibrated_weights: tuple[float, ...] = (0.1, 0.3, 1.0)
     pfi: dict[str, Any] = field(default_factory=lambda: {"sigma": 1.0, "steps": 100})
     mcvd: dict[str, Any] = field(default_factory=lambda: {"past": 2, "frames": 2, "steps": 100})
     network: dict[str, Any] = field(
@@ -84,7 +87,7 @@ class Config:
 
     @property
     def history(self) -> int:
-        """The longest past that a method looks at, in frames."""
+        """The longest past that a method is conditioned on, in frames."""
         return max(2, self.mcvd["past"], self.pfi.get("past", 1))
 
 
@@ -96,9 +99,9 @@ CONFIGS = {
         duration=2.0,
         spin_up=1.0,
         conditioned=("regression",),
-        leaning=(0.1,),
-        stirred=(0.3,),
-        balanced=(0.3, 1.0),
+        ode_weights=(0.1,),
+        sde_weights=(0.3,),
+        calibrated_weights=(0.3, 1.0),
         pfi={"steps": 3},
         mcvd={"past": 1, "frames": 2, "steps": 3},
         network={"channels": 4, "multipliers": [1, 2], "blocks": 1, "patch": 2},
@@ -143,7 +146,7 @@ def measure(config: Config, fits: Path) -> Measured:
     trained, mixed = (
         [(i, name) for name in some for i in config.intervals] for some in (methods(config), mixtures(config))
     )
-    for pairs in (trained, mixed):  # a mixture needs what it is made of
+    for pairs in (trained, mixed):  # a mixture needs its parts
         run_all([partial(work, *pair, config=config, fits=fits) for pair in pairs], workers=config.workers)
     results: dict[str, Any] = {"system": describe(config, fits), "training": {}}
     weights = {"fields": shown(config, fits).half()}
@@ -172,7 +175,7 @@ def _half(tensor: Tensor) -> Tensor:
 
 
 def observe(config: Config, fits: Path) -> Trajectories:
-    """All paths at the finest interval, from their store if that is there."""
+    """All paths at the finest interval, from their store if it exists."""
     interval = config.intervals[0]
     store = generate(
         NavierStokes(grid=config.solver_grid),
@@ -195,7 +198,7 @@ def seen_at(interval: float, config: Config, fits: Path) -> tuple[Trajectories, 
 
 
 def shown(config: Config, fits: Path) -> Tensor:
-    """The first test films at the finest interval, (film, frame, 1, grid, grid): as much past as a method may see at
+    """The first test clips at the finest interval, (clip, frame, 1, grid, grid): as much past as a method may see at
     the coarsest interval, and the horizon."""
     _, test = seen_at(config.intervals[0], config, fits)
     before = round((config.history - 1) * config.intervals[-1] / config.intervals[0])
@@ -203,7 +206,7 @@ def shown(config: Config, fits: Path) -> Tensor:
 
 
 def describe(config: Config, fits: Path) -> dict[str, Any]:
-    """The system as the test paths show it, and what is left of their statistics when there are only so few starts."""
+    """Statistics of the test paths, and the sampling error of those statistics over so few starts."""
     found: dict[str, Any] = {"snapshots": {}, "truth": {}}
     for interval in config.intervals:
         seen, test = seen_at(interval, config, fits)
@@ -221,12 +224,12 @@ def describe(config: Config, fits: Path) -> dict[str, Any]:
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 MEASURED = "measured.json"
-OTHERS = ("objectives", "conditioned", "leaning", "stirred", "balanced", "fewer", "shown", "workers")
-"""Settings that say which methods there are, and nothing of any one of them."""
+OTHERS = ("objectives", "conditioned", "ode_weights", "sde_weights", "calibrated_weights", "fewer", "shown", "workers")
+"""Settings that choose among methods and change none of them."""
 
 
 def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
-    """Train one method at one interval, roll it out, and leave what was measured in its folder."""
+    """Train one method at one interval, roll it out, and save what was measured in its folder."""
     folder = fits / f"{interval:g}" / name
     own = asdict(replace(config, training=training(name, config)))
     settings = {k: v for k, v in json.loads(json.dumps(own)).items() if k not in OTHERS}

@@ -1,4 +1,8 @@
-"""Lawson's scheme with noise: the linear part and its noise exactly, the rest by the classical Runge–Kutta method."""
+"""The stochastic Navier–Stokes equation on the periodic square   [paper: stochastic Navier–Stokes], and its solver.
+
+Lawson's scheme with noise: the linear part and its noise exactly, the rest by the classical Runge–Kutta method. Read
+next: `spectra.py`.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +96,7 @@ class Mode(NamedTuple):
 
 
 BOTH_PHASES = (Mode(6, 0), Mode(7, 0), Mode(5, 5), Mode(8, 8))
-"""Sine and cosine of each wave: the law of ω is the same at every place."""
+"""Sine and cosine of each wave: the distribution of ω is the same at every place."""
 ONE_PHASE = (Mode(6, 0, cos=0), Mode(7, 0, sin=0), Mode(5, 5, cos=0), Mode(8, 8, sin=0))
 """sin 6x, cos 7x, sin 5(x+y), cos 8(x+y): half the forcing."""
 
@@ -234,8 +238,8 @@ class NavierStokes:
     ) -> Trajectories:
         """Vorticity (path, time, 1, grid, grid) at `times`, in equal steps of at most `dt` (default: `largest_step`).
 
-        Starts at `start` (path, 1, grid, grid), or at rest a time `spin_up` before the first observation: the paper
-        discards 50. With `size` the fields are kept on a coarser grid, by `downsample`. The noise is drawn on the CPU
+        Starts at `start` (path, 1, grid, grid), or at ω = 0 a time `spin_up` before the first observation: the paper
+        discards 50. With `size` the fields are saved on a coarser grid, by `downsample`. The noise is drawn on the CPU
         in float64, the same for every device and dtype.
         """
         dt, size = self.largest_step if dt is None else dt, size or self.grid

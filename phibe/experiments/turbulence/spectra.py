@@ -1,4 +1,4 @@
-"""Spectra of periodic fields on a square of side 2π: how enstrophy and energy are spread over wavenumbers."""
+"""Spectra of periodic fields on a square of side 2π: the distribution of enstrophy and energy over wavenumbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,14 @@
-"""Clips: films of unequal length with their labels, kept as bytes, and handed out as trajectories."""
+"""Clips: grey videos of unequal length with their labels, read, resized, stored as bytes, cut into trajectories.
+
+The last part reads uploads, which are not trusted: the kind of a file is determined from its first bytes, so that no
+playlist can make the decoder open other files; sizes are checked before anything is decoded, and the number of decoded
+frames is limited.
+"""
 
 from __future__ import annotations
 
+import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,19 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phibe.files import read_arrays, write_arrays
+from phibe.files import read_arrays, read_npz, write_arrays
 from phibe.trajectories import Trajectories
 
-# -- films -----------------------------------------------------------------------------------------------------------
+# -- reading videos ----------------------------------------------------------------------------------------------------
 
 
 Fit = Literal["squash", "crop"]
+RATE = 25.0
+"""Frames a second of KTH, of figures and of what is uploaded."""
 COLOUR = 8.0
 """Mean distance of the largest from the smallest of red, green and blue, out of 255, above which a frame is coloured;
-grey films that were compressed as colour stay far below."""
+grey videos that were compressed as colour stay far below."""
 
 
-class Film(NamedTuple):
+class Video(NamedTuple):
     """Grey frames (time, height, width) as bytes, frames a second, and whether the file ended before its end."""
 
     frames: np.ndarray
@@ -33,11 +42,11 @@ class Film(NamedTuple):
     cut_off: bool
 
 
-def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse", most: int = 2**28) -> Film:
+def read_video(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse", most: int = 2**28) -> Video:
     """The frames of a file, as far as they can be decoded; an error if there are none, or if they take more than
     `most` bytes.
 
-    A coloured film is refused, or made grey when asked for.
+    A coloured video is refused, or made grey when asked for.
     """
     path = Path(path)
     if not path.is_file():
@@ -69,7 +78,7 @@ def read_film(path: str | Path, *, colour: Literal["refuse", "grey"] = "refuse",
         raise ValueError(f"{path} cannot be decoded: {reason}. Cut short, or a file of another kind?")
     if len({frame.shape for frame in frames}) > 1:
         raise ValueError(f"{path} changes the size of its frames on the way; one size is needed.")
-    return Film(np.stack(frames), rate, cut_off)
+    return Video(np.stack(frames), rate, cut_off)
 
 
 def pyav() -> Any:
@@ -77,7 +86,7 @@ def pyav() -> Any:
     try:
         import av
     except ImportError:
-        raise ValueError("Films are decoded by PyAV: `pip install 'phibe[video]'`.") from None
+        raise ValueError("Videos are decoded by PyAV: `pip install 'phibe[video]'`.") from None
     av.logging.set_level(av.logging.PANIC)  # what goes wrong is said once, by us
     return av
 
@@ -92,7 +101,7 @@ def shrink(frames: np.ndarray, *, size: int = 64, fit: Fit = "squash") -> np.nda
     """Square frames by area averaging, (time, height, width) → (time, size, size), bytes.
 
     `squash` takes the whole picture, which makes it narrower; `crop` takes the square in its middle. Each new pixel is
-    the mean of the part of the old picture that it covers, parts of pixels by their share.
+    the mean of the part of the old picture that it covers, weighted by the covered area.
     """
     if fit not in ("squash", "crop"):
         raise ValueError(f'`fit` must be "squash" or "crop"; got {fit!r}.')
@@ -118,12 +127,12 @@ def shares(new: int, old: int) -> Tensor:
 
 
 NAME = re.compile(r"person(?P<person>\d+)_(?P<action>[a-z]+)_d(?P<scenario>\w)(_s\d+)?")
-"""person07_walking_d2_s0: who, what, in which scenario of KTH, which part of that film."""
+"""person07_walking_d2_s0: who, what, in which scenario of KTH, which part of that video."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clips:
-    """Grey films: `pixels` (frame, height, width) of all of them, `spans` (clip, 2) where each begins and ends.
+    """Grey videos: `pixels` (frame, height, width) of all of them, `spans` (clip, 2) where each begins and ends.
 
     Pixels are bytes, or floats in [0, 1]; they may be a memory map. A choice of clips shares them. A name of the form
     personPP_ACTION_dD… says who does what; of others the action is "" and the person 0.
@@ -132,7 +141,7 @@ class Clips:
     pixels: np.ndarray
     spans: np.ndarray
     names: tuple[str, ...]
-    rate: float = 25.0
+    rate: float = RATE
 
     def __post_init__(self) -> None:
         if len(self.spans) != len(self.names) or self.spans.shape[1:] != (2,):
@@ -143,17 +152,17 @@ class Clips:
             )
 
     @staticmethod
-    def of(films: dict[str, np.ndarray], *, rate: float = 25.0) -> Clips:
-        """Clips of named films (time, height, width), bytes or floats in [0, 1]; a lone channel is left out."""
-        if not films:
+    def of(videos: dict[str, np.ndarray], *, rate: float = RATE) -> Clips:
+        """Clips of named videos (time, height, width), bytes or floats in [0, 1]; a lone channel is left out."""
+        if not videos:
             raise ValueError("There must be one clip at least; got none.")
-        checked = {name: _grey(film, name) for name, film in films.items()}
-        shapes = {film.shape[1:] for film in checked.values()}
+        checked = {name: _grey(video, name) for name, video in videos.items()}
+        shapes = {video.shape[1:] for video in checked.values()}
         if len(shapes) > 1:
             raise ValueError(f"All clips must have frames of one size; got {sorted(shapes)}. Resize them first?")
-        if len({film.dtype for film in checked.values()}) > 1:
-            checked = {name: _floats(film) for name, film in checked.items()}
-        ends = np.cumsum([len(film) for film in checked.values()])
+        if len({video.dtype for video in checked.values()}) > 1:
+            checked = {name: _floats(video) for name, video in checked.items()}
+        ends = np.cumsum([len(video) for video in checked.values()])
         spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
         return Clips(np.concatenate(list(checked.values())), spans, tuple(checked), rate)
 
@@ -179,7 +188,7 @@ class Clips:
         return [_part(name, "action") for name in self.names]
 
     @property
-    def persons(self) -> list[int]:
+    def people(self) -> list[int]:
         return [int(_part(name, "person") or 0) for name in self.names]
 
     def __getitem__(self, chosen: slice | Sequence[int] | np.ndarray) -> Clips:
@@ -187,15 +196,15 @@ class Clips:
         index = np.arange(len(self))[chosen]
         return Clips(self.pixels, self.spans[index], tuple(self.names[i] for i in index), self.rate)
 
-    def where(self, *, actions: Iterable[str] | None = None, persons: Iterable[int] | None = None) -> Clips:
-        """The clips of these actions and of these persons."""
+    def where(self, *, actions: Iterable[str] | None = None, people: Iterable[int] | None = None) -> Clips:
+        """The clips of these actions and of these people."""
         wanted = [
-            (actions is None or action in set(actions)) and (persons is None or person in set(persons))
-            for action, person in zip(self.actions, self.persons, strict=True)
+            (actions is None or action in set(actions)) and (people is None or person in set(people))
+            for action, person in zip(self.actions, self.people, strict=True)
         ]
         return self[np.flatnonzero(wanted)]
 
-    def film(self, i: int) -> Tensor:
+    def frames(self, i: int) -> Tensor:
         """One clip, (time, 1, height, width), float32 in [0, 1]."""
         return torch.from_numpy(_floats(self.pixels[slice(*self.spans[i])]))[:, None]
 
@@ -225,7 +234,7 @@ class Clips:
 
     def _padded(self, spans: np.ndarray) -> Trajectories:
         if not len(spans):
-            raise ValueError("There must be one clip at least; got none. Other `persons` or `actions`?")
+            raise ValueError("There must be one clip at least; got none. Other `people` or `actions`?")
         lengths = spans[:, 1] - spans[:, 0]
         states = torch.zeros(len(spans), int(lengths.max()), 1, *self.shape)
         for path, (first, last) in zip(states, spans.tolist(), strict=True):
@@ -240,7 +249,7 @@ class Clips:
         )
 
 
-def read_clips(path: str | Path, *, rate: float = 25.0) -> Clips:
+def read_clips(path: str | Path, *, rate: float = RATE) -> Clips:
     """Clips of a `.npz` with one array (time, height, width) a clip, under its name; bytes, or floats in [0, 1]."""
     try:
         return Clips.of(read_arrays(path), rate=rate)
@@ -253,25 +262,183 @@ def _part(name: str, part: str) -> str:
     return found[part] if found else ""
 
 
-def _floats(film: np.ndarray) -> np.ndarray:
-    return film.astype(np.float32) / 255 if film.dtype == np.uint8 else np.asarray(film, np.float32)
+def _floats(video: np.ndarray) -> np.ndarray:
+    return video.astype(np.float32) / 255 if video.dtype == np.uint8 else np.asarray(video, np.float32)
 
 
-def _grey(film: np.ndarray, name: str) -> np.ndarray:
-    """The film as (time, height, width), bytes or float32, or what is wrong with it."""
-    if film.ndim == 4 and 1 in (film.shape[1], film.shape[3]):
-        film = film[:, 0] if film.shape[1] == 1 else film[..., 0]
-    if film.ndim == 4 and 3 in (film.shape[1], film.shape[3]):
-        raise ValueError(f"Clips must be grey; {name} has three colours, shape {film.shape}. Average them first?")
-    if film.ndim != 3 or len(film) < 2 or 0 in film.shape:
+def _grey(video: np.ndarray, name: str) -> np.ndarray:
+    """The video as (time, height, width), bytes or float32, or what is wrong with it."""
+    if video.ndim == 4 and 1 in (video.shape[1], video.shape[3]):
+        video = video[:, 0] if video.shape[1] == 1 else video[..., 0]
+    if video.ndim == 4 and 3 in (video.shape[1], video.shape[3]):
+        raise ValueError(f"Clips must be grey; {name} has three colours, shape {video.shape}. Average them first?")
+    if video.ndim != 3 or len(video) < 2 or 0 in video.shape:
         raise ValueError(
-            f"A clip must be (time, height, width) with two frames or more; {name} has shape {film.shape}. Drop it?"
+            f"A clip must be (time, height, width) with two frames or more; {name} has shape {video.shape}. Drop it?"
         )
-    if film.dtype == np.uint8:
-        return film
-    if film.dtype.kind != "f" or not np.isfinite(film).all() or film.min() < 0 or film.max() > 1:
+    if video.dtype == np.uint8:
+        return video
+    if video.dtype.kind != "f" or not np.isfinite(video).all() or video.min() < 0 or video.max() > 1:
         raise ValueError(
-            f"A clip must hold bytes, or finite floats from 0 to 1; {name} has {film.dtype} from {film.min()} to "
-            f"{film.max()}. Divide by 255 first?"
+            f"A clip must hold bytes, or finite floats from 0 to 1; {name} has {video.dtype} from {video.min()} to "
+            f"{video.max()}. Divide by 255 first?"
         )
-    return film.astype(np.float32)
+    return video.astype(np.float32)
+
+
+# -- uploads -----------------------------------------------------------------------------------------------------------
+
+
+LARGEST = 8 * 2**20
+"""Bytes of a file."""
+LONGEST = 200
+"""Frames that are taken of it."""
+PIXELS = 2**22
+"""Pixels of a frame."""
+UNPACKED = 2**28
+"""Bytes of the arrays in an archive."""
+SUFFIXES = (".mp4", ".mov", ".avi", ".webm", ".gif", ".npz")
+BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+"""What the first part of a .mp4 or .mov is called, after four bytes of its length."""
+
+
+class Own(NamedTuple):
+    """Grey bytes (time, size, size), and in words what was done to what came."""
+
+    frames: np.ndarray
+    changes: tuple[str, ...]
+
+
+def check_size(size: int) -> None:
+    """Stop where a file is empty or too large: before it is sent, if its size is known."""
+    if size > LARGEST:
+        raise ValueError(
+            f"A video must be at most {LARGEST / 2**20:.0f} MB; this file has {size / 2**20:.1f}. Cut it to some "
+            "seconds, or make its pictures smaller?"
+        )
+    if size == 0:
+        raise ValueError("This file is empty. Was it saved completely?")
+
+
+def read_upload(content: bytes, *, least: int = 2, size: int = 64) -> Own:
+    """The clip in the bytes of a file: the square in the middle of its frames, averaged to size × size, grey.
+
+    Of a video with more frames a second than 25 about so many are taken; of an archive the first clip; of any at most
+    200 frames. One with fewer than `least` frames is refused, as is what is no video.
+    """
+    check_size(len(content))
+    kind = _kind(content)
+    frames, changes = _archive(content, size) if kind == "npz" else _decoded(content, kind, size)
+    if len(frames) < least:
+        raise ValueError(
+            f"A clip must have {least} frames or more; this one has {len(frames)}. "
+            f"{'A single picture? ' if len(frames) == 1 else ''}Record a little longer?"
+        )
+    return Own(frames, tuple(changes))
+
+
+def _kind(content: bytes) -> str:
+    """The name of the container in FFmpeg, or npz."""
+    if content[:4] == b"RIFF" and content[8:12] == b"AVI ":
+        return "avi"
+    if content[4:8] in BOXES:
+        return "mov"
+    starts = {b"\x1aE\xdf\xa3": "matroska", b"GIF87a": "gif", b"GIF89a": "gif", b"PK\x03\x04": "npz"}
+    for start, kind in starts.items():
+        if content.startswith(start):
+            return kind
+    picture = content.startswith((b"\x89PNG", b"\xff\xd8\xff", b"BM")) or content[8:12] == b"WEBP"
+    what = "a single picture" if picture else "none of these"
+    raise ValueError(f"A video must be one of {', '.join(SUFFIXES)}; by its first bytes this file is {what}.")
+
+
+# -- archives ----------------------------------------------------------------------------------------------------------
+
+
+def _archive(content: bytes, size: int) -> tuple[np.ndarray, list[str]]:
+    """The first clip of what `phibe.experiments.video.clips.read_clips` reads."""
+    try:
+        arrays = read_npz(io.BytesIO(content), most=UNPACKED)
+    except Exception as error:
+        raise ValueError(f"This archive cannot be read: {error}") from error
+    clips = Clips.of(arrays)
+    video = clips.pixels[slice(*clips.spans[0])]
+    changes = [f"the first of {len(clips)} clips"] if len(clips) > 1 else []
+    if len(video) > LONGEST:
+        video, changes = video[:LONGEST], [*changes, f"its first {LONGEST} frames"]
+    video = video if video.dtype == np.uint8 else (video * 255).round().astype(np.uint8)
+    return shrink(video, size=size, fit="crop"), [*changes, *_shrunk(video.shape[1], video.shape[2], size)]
+
+
+# -- uploaded videos ---------------------------------------------------------------------------------------------------
+
+
+def _decoded(content: bytes, kind: str, size: int) -> tuple[np.ndarray, list[str]]:
+    """What can be decoded, frame after frame, none of which is kept in its full size."""
+    av, reason = pyav(), "it holds no picture"
+    small: list[np.ndarray] = []
+    changes: list[str] = []
+    try:
+        with av.open(io.BytesIO(content), format=kind) as container:
+            stream = _stream(container)
+            stride = _stride(stream)
+            for frame in itertools.islice(container.decode(stream), 0, LONGEST * stride + 1, stride):
+                if not small:
+                    changes += [*_shrunk(frame.height, frame.width, size), *_greyed(frame), *_every(stride)]
+                small.append(_small(frame, size))
+    except av.FFmpegError as error:
+        reason = str(error)
+        changes.append("what comes before it breaks off")
+    if not small:
+        raise ValueError(
+            f"This video cannot be decoded: {reason}. Cut short, or of more than {PIXELS / 1e6:.1f} million pixels a "
+            "frame?"
+        )
+    if len(small) > LONGEST:
+        small, changes = small[:LONGEST], [*changes, f"its first {LONGEST} frames"]
+    return np.stack(small), changes
+
+
+def _stream(container: Any) -> Any:
+    """The first moving picture, whose decoder refuses frames that are too large, whatever the header says of them."""
+    if not container.streams.video:
+        raise ValueError("This file holds no moving pictures, only sound?")
+    stream = container.streams.video[0]
+    if stream.width * stream.height > PIXELS:
+        raise ValueError(
+            f"A frame must have at most {PIXELS / 1e6:.1f} million pixels; these are {stream.width} × "
+            f"{stream.height}. Make the video smaller first?"
+        )
+    stream.codec_context.options = {"max_pixels": str(PIXELS)}
+    stream.codec_context.thread_count = 1
+    return stream
+
+
+def _stride(stream: Any) -> int:
+    """2 for videos with 50 or 60 frames a second: of those every second frame is taken."""
+    rate = float(stream.average_rate or stream.guessed_rate or RATE)
+    return min(max(round(rate / RATE), 1), 10)
+
+
+def _small(frame: Any, size: int) -> np.ndarray:
+    """The square in the middle of a frame, as upright as it was recorded."""
+    square = shrink(frame.to_ndarray(format="gray")[None], size=size, fit="crop")[0]
+    return np.rot90(square, round(frame.rotation / 90))
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _shrunk(height: int, width: int, size: int) -> list[str]:
+    if (height, width) == (size, size):
+        return []
+    middle = "the square in the middle of " if height != width else ""
+    return [f"{middle}{width} × {height} pixels made {size} × {size}"]
+
+
+def _greyed(frame: Any) -> list[str]:
+    return ["made grey"] if spread(frame) > COLOUR else []
+
+
+def _every(stride: int) -> list[str]:
+    return [f"one frame of {stride}, about {RATE:.0f} a second"] if stride > 1 else []

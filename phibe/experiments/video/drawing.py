@@ -1,4 +1,7 @@
-"""Drawing: limbs, their shadows and a textured background as grey pictures with soft edges, many frames at once."""
+"""Figures, first part: the motion of a body in six actions, and its drawing in grey, many frames at once.
+
+Read next: `figures.py`, which draws the cast of each clip and renders it.
+"""
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
 """Features of our own: a small network that tells the action and the speed of a figure, for a Fréchet distance.
 
-It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD.
+It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD. It
+is trained by the experiment `figure_features`, which also ranks corrupted clips by the distance.
 """
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from phibe.training.tensors import load_tensors, save_tensors
-
-SIZE = 64
+from phibe.experiments.report import committed_weights
+from phibe.experiments.video.drawing import SIZE
+from phibe.experiments.video.metrics import Features, frechet, gaussian_means
 
 
 class FigureFeatures(nn.Module):
-    """Films (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
+    """Clips (clip, time, 1, H, W) in [0, 1] → features (clip, 4·`channels`), each of mean 0 and spread 1 where it was
     trained.
 
     Filters within frames and along time in turn, on grids of 16, 8 and 4 places a side and 1, ½ and ¼ of the frames.
@@ -38,7 +39,7 @@ class FigureFeatures(nn.Module):
         widths = (channels, channels, 2 * channels)
         self.stem = nn.Conv2d(16, channels, 3, padding=1)
         self.stages = nn.ModuleList(
-            Stage(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
+            SpaceTimeBlock(a, b, s) for a, b, s in zip((channels, *widths[:2]), widths, (1, 2, 2), strict=True)
         )
         self.action, self.speed = nn.Linear(4 * channels, actions), nn.Linear(4 * channels, 1)
         self.register_buffer("centre", torch.zeros(4 * channels))
@@ -52,23 +53,23 @@ class FigureFeatures(nn.Module):
         return f"figure features {digest.hexdigest()[:12]}"
 
     @torch.no_grad()
-    def forward(self, films: Tensor, *, block: int = 32) -> Tensor:
-        return torch.cat([self.standard(part) for part in films.split(block)])
+    def forward(self, clips: Tensor, *, block: int = 32) -> Tensor:
+        return torch.cat([self.standard(part) for part in clips.split(block)])
 
-    def standard(self, films: Tensor) -> Tensor:
-        """The features of a few films, with gradients."""
-        return (self._pooled(films) - self.centre) / self.spread
+    def standard(self, clips: Tensor) -> Tensor:
+        """The features of a few clips, with gradients."""
+        return (self._pooled(clips) - self.centre) / self.spread
 
-    def recognise(self, films: Tensor) -> tuple[Tensor, Tensor]:
+    def recognise(self, clips: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the actions (clip, actions), and the logarithm of the speed (clip,)."""
-        h = self.standard(films)
+        h = self.standard(clips)
         return self.action(h), self.speed(h)[:, 0]
 
-    def _pooled(self, films: Tensor) -> Tensor:
-        flat = films.to(self.centre.dtype).flatten(0, 1)
+    def _pooled(self, clips: Tensor) -> Tensor:
+        flat = clips.to(self.centre.dtype).flatten(0, 1)
         if flat.shape[-2:] != (SIZE, SIZE):
             flat = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", antialias=True)
-        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, films.shape[:2])
+        h = self.stem(F.pixel_unshuffle(2 * flat - 1, 4)).unflatten(0, clips.shape[:2])
         energies = []
         for stage in self.stages:
             h, energy = stage(h)
@@ -76,13 +77,13 @@ class FigureFeatures(nn.Module):
         return torch.cat([*energies[:2], h.mean((1, 3, 4))], dim=1)
 
     @torch.no_grad()
-    def measure(self, films: Tensor, *, block: int = 32) -> None:
-        """Take mean and spread of the features from these films; recognition then has to be learnt for them."""
-        h = torch.cat([self._pooled(part) for part in films.split(block)])
+    def measure(self, clips: Tensor, *, block: int = 32) -> None:
+        """Take mean and spread of the features from these clips; recognition then has to be learnt for them."""
+        h = torch.cat([self._pooled(part) for part in clips.split(block)])
         self.centre, self.spread = h.mean(0), h.std(0).clamp(min=1e-6)
 
 
-class Stage(nn.Module):
+class SpaceTimeBlock(nn.Module):
     """A convolution within frames, then one along time, of `stride` s: (n, t, c, h, w) → (n, t/s, c', h/s, w/s); and
     the log energy of each filter, (n, c')."""
 
@@ -103,7 +104,7 @@ class Stage(nn.Module):
 
 
 def fit_features(
-    films: Tensor,
+    clips: Tensor,
     action: Tensor,
     speed: Tensor,
     *,
@@ -115,7 +116,7 @@ def fit_features(
     seed: int = 0,
     progress: bool = True,
 ) -> FigureFeatures:
-    """A network trained to tell each film's action (clip,) and the logarithm of its speed (clip,) > 0.
+    """A network trained to tell each clip's action (clip,) and the logarithm of its speed (clip,) > 0.
 
     Cross-entropy plus the squared error of log speed in units of its spread; each sample is a run of `frames` frames,
     mirrored or not.
@@ -126,12 +127,12 @@ def fit_features(
         network = network or FigureFeatures(actions=int(action.max()) + 1)
     pace = speed.log().float()
     pace = (pace - pace.mean()) / pace.std().clamp(min=1e-6)
-    network.measure(films[:64])
+    network.measure(clips[:64])
     optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
     for _ in (bar := tqdm(range(steps), desc="features", unit="step", disable=not progress)):
-        chosen = torch.randint(len(films), (batch,), generator=generator)
-        scores, log_speed = network.recognise(_runs(films, chosen, frames, generator))
+        chosen = torch.randint(len(clips), (batch,), generator=generator)
+        scores, log_speed = network.recognise(_runs(clips, chosen, frames, generator))
         loss = F.cross_entropy(scores, action[chosen]) + F.mse_loss(log_speed, pace[chosen])
         optimiser.zero_grad()
         loss.backward()
@@ -141,22 +142,78 @@ def fit_features(
     return network.eval().requires_grad_(False)
 
 
-def _runs(films: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
-    """Runs of frames of the chosen films, each from a random first one, half of them mirrored."""
-    frames = min(frames, films.shape[1])
-    first = torch.randint(films.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
-    runs = films[chosen[:, None], first + torch.arange(frames)]
+def _runs(clips: Tensor, chosen: Tensor, frames: int, generator: torch.Generator) -> Tensor:
+    """Runs of frames of the chosen clips, each from a random first one, half of them mirrored."""
+    frames = min(frames, clips.shape[1])
+    first = torch.randint(clips.shape[1] - frames + 1, (len(chosen), 1), generator=generator)
+    runs = clips[chosen[:, None], first + torch.arange(frames)]
     mirrored = torch.rand(len(chosen), generator=generator) < 0.5
     return torch.where(mirrored[:, None, None, None, None], runs.flip(-1), runs)
 
 
-def save_features(network: FigureFeatures, path: str | Path) -> None:
-    save_tensors(path, network.state_dict(), network.arguments)
-
-
-def open_features(path: str | Path) -> FigureFeatures:
-    """The network that `save_features` wrote."""
-    tensors, arguments = load_tensors(path)
-    network = FigureFeatures(**arguments)
-    network.load_state_dict(tensors)
+def embedded() -> FigureFeatures:
+    """The network of the committed laptop run of `figure_features`."""
+    weights = committed_weights("figure_features")
+    network = FigureFeatures(channels=len(weights["centre"]) // 4, actions=len(weights["action.bias"]))
+    network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
+
+
+# -- corruptions -----------------------------------------------------------------------------------------------------
+
+
+def noisy(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Sensor noise of that standard deviation."""
+    return (clips + level * torch.randn(clips.shape, generator=generator, dtype=clips.dtype)).clamp(0, 1)
+
+
+def blurred(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """A Gaussian blur of that many pixels."""
+    reach = max(1, round(3 * level))
+    return gaussian_means(F.pad(clips.flatten(0, 1), (reach,) * 4, mode="replicate"), level, reach=reach).view_as(clips)
+
+
+def frozen(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The last part of the clip, that fraction of it, is one still frame."""
+    last = max(0, round(clips.shape[1] * (1 - level)) - 1)
+    index = torch.arange(clips.shape[1]).clamp(max=last)
+    return clips[:, index]
+
+
+def shuffled(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """Frames change places within runs of that many."""
+    keys = torch.arange(clips.shape[1]) // int(level) + torch.rand(len(clips), clips.shape[1], generator=generator)
+    return clips[torch.arange(len(clips))[:, None], keys.argsort(1)]
+
+
+def slowed(clips: Tensor, level: float, generator: torch.Generator) -> Tensor:
+    """The clip's beginning at that many times less speed, neighbouring frames blended."""
+    place = torch.arange(clips.shape[1], dtype=clips.dtype) / level
+    before = place.long().clamp(max=clips.shape[1] - 2)
+    weight = (place - before)[:, None, None, None]
+    return clips[:, before] * (1 - weight) + clips[:, before + 1] * weight
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
+    "noise": (noisy, (0.05, 0.1, 0.2)),
+    "blur": (blurred, (1.0, 2.0, 4.0)),
+    "frozen": (frozen, (0.25, 0.5, 1.0)),
+    "shuffled": (shuffled, (3, 8, 40)),
+    "slowed": (slowed, (1.5, 2.0, 4.0)),
+}
+"""Corruptions of a clip, each from mild to severe: a useful distance grows along each."""
+
+
+def ladders(clips: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
+    """The Fréchet distance of corrupted clips from other true ones at each level of each corruption; `floor` is that of
+    the clips before the corruption.
+
+    The clips are cut into two halves, of which one is corrupted.
+    """
+    source, true = clips.chunk(2)
+    there = features(true)
+    found = {"floor": [frechet(features(source), there)]}
+    for name, (corrupt, levels) in CORRUPTIONS.items():
+        generator = torch.Generator().manual_seed(seed)
+        found[name] = [frechet(features(corrupt(source, level, generator)), there) for level in levels]
+    return found

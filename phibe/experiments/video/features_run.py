@@ -8,17 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phibe.experiments.report import Experiment, Measured, committed_weights
+from phibe.experiments.report import Experiment, Measured
 from phibe.experiments.video.drawing import ACTIONS
-from phibe.experiments.video.features import FigureFeatures, fit_features
+from phibe.experiments.video.features import CORRUPTIONS, FigureFeatures, fit_features, ladders
 from phibe.experiments.video.figures import Figures, Scenes
-from phibe.experiments.video.metrics import CORRUPTIONS, ladders
 
 
 @dataclass(frozen=True)
 class Config:
-    """A network of `channels` learns action and speed of `clips` films in `steps` steps of `batch` runs of `frames`
-    frames; `test` others are recognised, then half of them spoilt and measured against the other half."""
+    """A network of `channels` learns action and speed of `clips` clips in `steps` steps of `batch` runs of `frames`
+    frames; `test` others are recognised, then half of them corrupted and compared with the other half."""
 
     channels: int = 16
     clips: int = 480
@@ -43,10 +42,10 @@ def measure(config: Config, fits: Path) -> Measured:
         Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
     )
     features = learn(train, config)
-    films = test.render().states
-    found = ladders(films, features, seed=config.seed)
+    clips = test.render().states
+    found = ladders(clips, features, seed=config.seed)
     results = {
-        **recognition(features, films, test),
+        **recognition(features, clips, test),
         "features": features.identity,
         "clips_a_side": config.test // 2,
         "floor": found.pop("floor")[0],
@@ -74,23 +73,15 @@ def learn(scenes: Scenes, config: Config) -> FigureFeatures:
     )
 
 
-def recognition(features: FigureFeatures, films: Tensor, scenes: Scenes) -> dict[str, float]:
-    """Share of the actions told right, and the correlation of the logarithms of told and true speed."""
-    told = [features.recognise(part) for part in films.split(32)]
-    actions, speeds = (torch.cat(part) for part in zip(*told, strict=True))
+def recognition(features: FigureFeatures, clips: Tensor, scenes: Scenes) -> dict[str, float]:
+    """Accuracy of the recognised actions, and the correlation of the logarithms of recognised and true speed."""
+    found = [features.recognise(part) for part in clips.split(32)]
+    actions, speeds = (torch.cat(part) for part in zip(*found, strict=True))
     pairs = torch.stack([speeds.double(), scenes.cast.omega.log()])
     return {
         "accuracy": float((actions.argmax(1) == scenes.cast.action).double().mean()),
         "speed_correlation": float(torch.corrcoef(pairs)[0, 1]),
     }
-
-
-def embedded() -> FigureFeatures:
-    """The network of the committed laptop run."""
-    weights = committed_weights("figure_features")
-    network = FigureFeatures(channels=CONFIGS["laptop"].channels, actions=len(ACTIONS))
-    network.load_state_dict(weights)
-    return network.eval().requires_grad_(False)
 
 
 FIGURE_FEATURES = Experiment("figure_features", CONFIGS, measure)

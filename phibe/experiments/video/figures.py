@@ -1,4 +1,4 @@
-"""Figures: films of a person in one of six actions, seen by an unsteady camera, whose clock is a noisy one."""
+"""Figures: rendered clips of a person in one of six actions, whose clock is noisy, before an unsteady camera."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phibe.experiments.video import drawing
-from phibe.experiments.video.clips import Clips
+from phibe.experiments.video.clips import RATE, Clips
 from phibe.experiments.video.drawing import ACTIONS, ASPECT, FRONTAL, HERTZ, SIZE, STRIDE, TEXTURE, skeleton
 from phibe.systems.ou import OU
 from phibe.trajectories import Trajectories
@@ -193,8 +193,6 @@ def _glow(rows: Tensor, spot: Tensor, reach: Tensor) -> Tensor:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-RATE = 25.0
-"""Frames a second in KTH."""
 EDGE = 1.15
 """Pixels over which a limb fades into what is behind it."""
 
@@ -226,13 +224,13 @@ class Figures:
     def simulate(
         self, *, paths: int, times: Any = None, generator: torch.Generator | None = None, seed: int = 0
     ) -> Trajectories:
-        """Films (path, time, 1, 64, 64) in [0, 1], float32, at `times` (default: 40 frames, 25 a second)."""
+        """Clips (path, time, 1, 64, 64) in [0, 1], float32, at `times` (default: 40 frames, 25 a second)."""
         return self.stage(paths=paths, times=times, generator=generator, seed=seed).render()
 
     def stage(
         self, *, paths: int, times: Any = None, generator: torch.Generator | None = None, seed: int = 0
     ) -> Scenes:
-        """What is to be filmed: the hidden states at `times`, and who plays; `simulate` shows the films of it."""
+        """The hidden states at `times` and the cast of each clip; `simulate` renders them."""
         generator = generator or torch.Generator().manual_seed(seed)
         times = frame_times() if times is None else torch.as_tensor(times, dtype=torch.float64)
         cast = draw_cast(
@@ -255,7 +253,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Scenes:
-    """The truth behind films: `motion` (path, time, 3), the hidden states (φ, p, q), and the `cast` of each path."""
+    """The truth behind clips: `motion` (path, time, 3), the hidden states (φ, p, q), and the `cast` of each path."""
 
     motion: Trajectories
     cast: Cast
@@ -315,29 +313,29 @@ class Scenes:
         return self._seen(x, self.cast.ground[:, None, None] - up * body[..., 1])
 
     def render(self, *, block: int = 40) -> Trajectories:
-        """The films, (path, time, 1, 64, 64) in [0, 1], float32: the same to the bit for the same scenes."""
+        """The clips, (path, time, 1, 64, 64) in [0, 1], float32: the same to the bit for the same scenes."""
         frames = torch.empty(*self.phase.shape, 1, drawing.SIZE, drawing.SIZE)
         parts = (self.joints(), self._shadows(), self.motion.states[..., 1:], self.zoom)
         whole = [part.float() for part in parts]
-        for i, film in enumerate(frames):
-            for first in range(0, len(film), block):
+        for i, clip in enumerate(frames):
+            for first in range(0, len(clip), block):
                 now = slice(first, first + block)
-                film[now, 0] = _film(Shot(*(part[i, now] for part in whole)), self.cast.player(i))
+                clip[now, 0] = _frames(Shot(*(part[i, now] for part in whole)), self.cast.player(i))
             grain = torch.Generator().manual_seed(int(self.cast.grain[i]))
-            film.add_(_grain(film.shape, grain), alpha=float(self.cast.noise[i]))
+            clip.add_(_grain(clip.shape, grain), alpha=float(self.cast.noise[i]))
         return Trajectories(frames.clamp_(0, 1), self.motion.times)
 
     def clips(self) -> Clips:
-        """The films as labelled bytes, a person of its own in each, at 25 frames a second: the record of real ones."""
+        """The clips as labelled bytes, a person of its own in each, at 25 frames a second: the record of real ones."""
         labels = zip(self.actions, self.cast.scenario.tolist(), strict=True)
         names = [f"person{i:02d}_{action}_d{scenario}" for i, (action, scenario) in enumerate(labels, 1)]
         blocks = (self[i : i + 50].render().states[:, :, 0] for i in range(0, len(self), 50))
-        films = [film.numpy() for block in blocks for film in block.mul_(255).round_().to(torch.uint8)]
-        return Clips.of(dict(zip(names, films, strict=True)), rate=RATE)
+        clips = [clip.numpy() for block in blocks for clip in block.mul_(255).round_().to(torch.uint8)]
+        return Clips.of(dict(zip(names, clips, strict=True)), rate=RATE)
 
 
 class Shot(NamedTuple):
-    """Where things are in n frames of one film: joints and those of the shadow (n, 18, 2), pan (n, 2), zoom (n,)."""
+    """Where things are in n frames of one clip: joints and those of the shadow (n, 18, 2), pan (n, 2), zoom (n,)."""
 
     joints: Tensor
     shadow: Tensor
@@ -345,7 +343,7 @@ class Shot(NamedTuple):
     zoom: Tensor
 
 
-def _film(shot: Shot, player: Cast) -> Tensor:
+def _frames(shot: Shot, player: Cast) -> Tensor:
     """Frames of one player: (n, 64, 64)."""
     canvas = drawing.background(player.texture, pan=shot.pan, zoom=shot.zoom)
     height, bulk = shot.zoom * float(player.height), float(player.bulk)
@@ -364,11 +362,11 @@ def _film(shot: Shot, player: Cast) -> Tensor:
 
 
 def _grain(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Noise of variance one, correlated a little between neighbours of a row, as that of compressed film."""
+    """Noise of variance one, correlated a little between neighbours of a row, as that of compressed video."""
     noise = torch.randn(*shape[:-1], shape[-1] + 1, generator=generator)
     return (noise[..., 1:] + 0.18 * noise[..., :-1]) / math.hypot(1, 0.18)
 
 
 def frame_times(frames: int = 40, *, rate: float = RATE) -> Tensor:
-    """0, 1/25, 2/25, …: ten frames to look at and thirty to foretell, as in the paper."""
+    """0, 1/25, 2/25, …: ten frames of context and thirty to predict, as in the paper."""
     return torch.arange(frames, dtype=torch.float64) / rate

@@ -45,7 +45,7 @@ POOLS = {  # kernel and stride of the pooling in front of a block, each (time, h
 
 
 class I3DFeatures:
-    """The logits of I3D, which make a Fréchet distance the FVD: films (clip, time, 1, H, W) in [0, 1] → (clip, 400)."""
+    """The logits of I3D, which make a Fréchet distance the FVD: clips (clip, time, 1, H, W) in [0, 1] → (clip, 400)."""
 
     title = FVD
 
@@ -54,10 +54,10 @@ class I3DFeatures:
         self.identity = f"I3D {sha256[:12]} at {SIZE}×{SIZE}"
 
     @torch.no_grad()
-    def __call__(self, films: Tensor, *, block: int = 2) -> Tensor:
-        if films.shape[1] < SHORTEST:
-            raise ValueError(f"I3D needs films of {SHORTEST} frames or more; got {films.shape[1]}.")
-        return torch.cat([self._logits(prepare(part)) for part in films.split(block)])
+    def __call__(self, clips: Tensor, *, block: int = 2) -> Tensor:
+        if clips.shape[1] < SHORTEST:
+            raise ValueError(f"I3D needs clips of {SHORTEST} frames or more; got {clips.shape[1]}.")
+        return torch.cat([self._logits(prepare(part)) for part in clips.split(block)])
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.scripted:
@@ -65,11 +65,11 @@ class I3DFeatures:
         return self.network(x)
 
 
-def prepare(films: Tensor) -> Tensor:
-    """Films as I3D reads them: (clip, 3, time, 224, 224) from −1 to 1, resized bilinearly."""
-    flat = films.float().flatten(0, 1)
+def prepare(clips: Tensor) -> Tensor:
+    """Clips as I3D reads them: (clip, 3, time, 224, 224) from −1 to 1, resized bilinearly."""
+    flat = clips.float().flatten(0, 1)
     large = F.interpolate(flat, size=(SIZE, SIZE), mode="bilinear", align_corners=False)
-    return 2 * large.unflatten(0, films.shape[:2]).transpose(1, 2).expand(-1, 3, -1, -1, -1) - 1
+    return 2 * large.unflatten(0, clips.shape[:2]).transpose(1, 2).expand(-1, 3, -1, -1, -1) - 1
 
 
 def open_i3d(path: str | Path, *, sha256: str = "") -> I3DFeatures:

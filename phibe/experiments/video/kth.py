@@ -1,8 +1,8 @@
 """KTH human actions: the official AVI files and their frame annotations, as clips of 64 × 64, with the subject split.
 
-Schuldt, Laptev and Caputo, "Recognizing human actions: a local SVM approach", ICPR 2004: 25 persons, six actions, four
-scenarios; 599 films of 160 × 120 at 25 frames a second, cut into 2,391 sequences. Free for non-commercial use; not part
-of this project: `phibe fetch kth` brings it.
+Schuldt, Laptev and Caputo, "Recognizing human actions: a local SVM approach", ICPR 2004: 25 people, six actions, four
+scenarios; 599 videos of 160 × 120 at 25 frames a second, cut into 2,391 sequences. Free for non-commercial use; not a
+part of this project: `phibe fetch kth` downloads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from phibe.experiments.video.clips import Clips, Fit, read_film, shrink
+from phibe.experiments.video.clips import RATE, Clips, Fit, read_video, shrink
 from phibe.experiments.video.drawing import ACTIONS
 from phibe.files import fetch, replacing
 
@@ -30,23 +30,23 @@ MEGABYTES = {
     **{"walking": 242, "jogging": 168, "running": 149},
     **{"boxing": 194, "handwaving": 218, "handclapping": 176},
 }
-"""About the size of each archive, to be told before a download; the server's own lengths decide."""
+"""Approximate size of each archive, stated before a download."""
 TERMS = "KTH human actions: free for non-commercial use; cite Schuldt, Laptev and Caputo, ICPR 2004."
-HEIGHT, WIDTH, RATE = 120, 160, 25.0
+HEIGHT, WIDTH = 120, 160
 
 OFFICIAL = {
     "train": (11, 12, 13, 14, 15, 16, 17, 18),
     "validation": (19, 20, 21, 23, 24, 25, 1, 4),
     "test": (22, 2, 3, 5, 6, 7, 8, 9, 10),
 }
-"""Persons of the split of Schuldt, Laptev and Caputo."""
+"""People of the split of Schuldt, Laptev and Caputo."""
 EIGHTY_TWENTY = {"train": tuple(range(1, 21)), "test": tuple(range(21, 26))}
-"""80 % and 20 % of the persons. The paper says "80/20" and not of what; no person may be on both sides."""
+"""80 % and 20 % of the people. The paper says "80/20" and not of what; no person may be on both sides."""
 
 
-def split(clips: Clips, persons: dict[str, tuple[int, ...]] = OFFICIAL) -> dict[str, Clips]:
+def split(clips: Clips, people: dict[str, tuple[int, ...]] = OFFICIAL) -> dict[str, Clips]:
     """The clips of each side of a split by person."""
-    return {side: clips.where(persons=who) for side, who in persons.items()}
+    return {side: clips.where(people=who) for side, who in people.items()}
 
 
 # -- annotations -------------------------------------------------------------------------------------------------------
@@ -56,10 +56,10 @@ _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
 
 
 def parse_annotations(text: str) -> dict[str, list[tuple[int, int]]]:
-    """First and last frame, counted from 1, of the sequences of each film, in the order of the file.
+    """First and last frame, counted from 1, of the sequences of each video, in the order of the file.
 
     A line is a name, white space, `frames`, and ranges between commas, or `*missing*` instead (then the list is empty).
-    Blank lines, the description above and the list of the persons' split are passed over. Some official ranges overlap
+    Blank lines, the description above and the list of the people' split are passed over. Some official ranges overlap
     or go back; they stay as they are, since the 2,391 sequences count them.
     """
     found: dict[str, list[tuple[int, int]]] = {}
@@ -80,7 +80,7 @@ def parse_annotations(text: str) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-# -- films -------------------------------------------------------------------------------------------------------------
+# -- videos ------------------------------------------------------------------------------------------------------------
 
 
 def read_kth(
@@ -95,8 +95,8 @@ def read_kth(
     """Every annotated sequence of the AVI files anywhere below `folder`, as clips of size × size bytes, memory-mapped.
 
     `fit` is how 160 × 120 becomes a square: `squash` the whole picture, or `crop` its middle; area averages both times.
-    The clips are decoded once and kept in `cache` (by default a folder beside the films), and anew when the films, the
-    annotations or the settings are others. A sequence that a file ends before is left out with a warning: so ends
+    The clips are decoded once into `cache` (by default a folder beside the videos), and again when the videos, the
+    annotations or the settings have changed. A sequence that a file ends before is left out with a warning: so ends
     person01_boxing_d4 of the official archive.
     """
     folder = Path(folder)
@@ -119,13 +119,13 @@ def read_kth(
 
 
 def _files(folder: Path, names: dict[str, Any]) -> dict[str, Path]:
-    """The file of each film; an error that counts the missing ones."""
+    """The file of each video; an error that counts the missing ones."""
     present = {path.name: path for path in sorted(folder.rglob("person*_uncomp.avi"))}
     missing = [name for name in names if f"{name}_uncomp.avi" not in present]
     if missing or not names:
         actions = sorted({name.split("_")[1] for name in missing})
         raise ValueError(
-            f"{folder} must hold the {len(names)} annotated films; {len(missing)} are missing, the first is "
+            f"{folder} must hold the {len(names)} annotated videos; {len(missing)} are missing, the first is "
             f"{next(iter(missing), 'any')}_uncomp.avi. `phibe fetch kth --out {folder}` brings them, or read only the "
             f"`actions` that you have (without {', '.join(actions)})."
         )
@@ -165,8 +165,8 @@ def _decode(
 
 
 def read_official(path: str | Path) -> np.ndarray:
-    """All frames of one film, (time, 120, 160) bytes; an error if it is of another size."""
-    frames = read_film(path).frames
+    """All frames of one video, (time, 120, 160) bytes; an error if it is of another size."""
+    frames = read_video(path).frames
     if frames.shape[1:] != (HEIGHT, WIDTH):
         raise ValueError(
             f"{path} must be of {WIDTH} × {HEIGHT} pixels, as the official files are; it is of {frames.shape[2]} × "
@@ -176,7 +176,7 @@ def read_official(path: str | Path) -> np.ndarray:
 
 
 def _whole(ranges: list[tuple[int, int]], length: int, path: Path) -> list[tuple[int, int, int]]:
-    """The ranges that the film holds to their end, each after its number."""
+    """The ranges that the video holds to their end, each after its number."""
     kept = [(i, a, b) for i, (a, b) in enumerate(ranges) if b <= length]
     if not kept:
         raise ValueError(
@@ -209,11 +209,11 @@ def fetch_kth(folder: str | Path, *, actions: Sequence[str] = ACTIONS, address: 
 
 MEMBER = re.compile(r"person\d\d_[a-z]+_d\d_uncomp\.avi")
 LARGEST = 2**30
-"""Bytes that the films of one archive may have together; the official ones have a quarter of that."""
+"""Bytes that the videos of one archive may have together; the official ones have a quarter of that."""
 
 
 def unzip(archive: str | Path, folder: str | Path) -> list[Path]:
-    """Write the films of an archive into `folder`; names with folders in them and too large contents are refused."""
+    """Write the videos of an archive into `folder`; names with folders in them and too large contents are refused."""
     try:
         with zipfile.ZipFile(archive) as content:
             members = [member for member in content.infolist() if not member.is_dir()]
@@ -226,7 +226,7 @@ def unzip(archive: str | Path, folder: str | Path) -> list[Path]:
 def _check_members(members: list[zipfile.ZipInfo], archive: str | Path) -> None:
     if strange := [member.filename for member in members if not MEMBER.fullmatch(member.filename)]:
         raise ValueError(
-            f"{archive} must hold films named personPP_ACTION_dD_uncomp.avi and nothing else; it holds {strange[0]!r}."
+            f"{archive} must hold videos named personPP_ACTION_dD_uncomp.avi and nothing else; it holds {strange[0]!r}."
         )
     if (total := sum(member.file_size for member in members)) > LARGEST:
         raise ValueError(

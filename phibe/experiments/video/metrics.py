@@ -1,31 +1,33 @@
-"""Films against films, frame by frame: MSE, PSNR in its two conventions, SSIM; for one future and for the best of many.
+"""Measures of videos: frame by frame (MSE, PSNR, SSIM), of the motion, and Fréchet distances under a stated protocol.
 
-Shapes: films are (clip, time, channel, height, width) with grey from 0 to 1, several futures of each clip (sample,
+Shapes: clips are (clip, time, channel, height, width) with grey from 0 to 1, several futures of each clip (sample,
 clip, time, channel, height, width). Measures of frames come back as (…, clip, time).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+from typing import Protocol as Interface
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phibe.experiments.video.frechet import Features, frechet
+from phibe.experiments.video.i3d import FVD, I3DFeatures
+from phibe.metrics import gaussian_w2, moments
 
-# -- films against films, frame by frame -----------------------------------------------------------------------------
+# -- clips against clips, frame by frame -----------------------------------------------------------------------------
 
 
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2
 
 
-def mse(film: Tensor, truth: Tensor) -> Tensor:
+def mse(clip: Tensor, truth: Tensor) -> Tensor:
     """Mean square difference of each frame: (…, clip, time)."""
-    return (film - _like(film, truth)).square().flatten(-3).mean(-1)
+    return (clip - _like(clip, truth)).square().flatten(-3).mean(-1)
 
 
 def psnr(error: Tensor) -> Tensor:
@@ -33,17 +35,17 @@ def psnr(error: Tensor) -> Tensor:
     return -10 * torch.log10(error)
 
 
-def ssim(film: Tensor, truth: Tensor, *, block: int = 512) -> Tensor:
+def ssim(clip: Tensor, truth: Tensor, *, block: int = 512) -> Tensor:
     """Structural similarity of each frame, (…, clip, time)   [Wang et al. 2004].
 
     (2μμ' + C₁)(2σ_{xx'} + C₂) / ((μ² + μ'² + C₁)(σ² + σ'² + C₂)), moments under an 11 × 11 Gaussian window of σ = 1.5,
     averaged over all places where the whole window lies inside the frame.
     """
-    truth = _like(film, truth).expand_as(film)
-    if min(film.shape[-2:]) < WINDOW:
-        raise ValueError(f"SSIM needs frames of {WINDOW} × {WINDOW} pixels or more; got {tuple(film.shape[-2:])}.")
-    pairs = zip(*(x.reshape(-1, *film.shape[-3:]).split(block) for x in (film, truth)), strict=True)
-    return torch.cat([_similarity(x, y) for x, y in pairs]).reshape(film.shape[:-3])
+    truth = _like(clip, truth).expand_as(clip)
+    if min(clip.shape[-2:]) < WINDOW:
+        raise ValueError(f"SSIM needs frames of {WINDOW} × {WINDOW} pixels or more; got {tuple(clip.shape[-2:])}.")
+    pairs = zip(*(x.reshape(-1, *clip.shape[-3:]).split(block) for x in (clip, truth)), strict=True)
+    return torch.cat([_similarity(x, y) for x, y in pairs]).reshape(clip.shape[:-3])
 
 
 def _similarity(x: Tensor, y: Tensor) -> Tensor:
@@ -55,18 +57,23 @@ def _similarity(x: Tensor, y: Tensor) -> Tensor:
 
 def _blur(x: Tensor) -> Tensor:
     """Means under the window, where it fits: (n, c, h, w) → (n, c, h − 10, w − 10)."""
-    place = torch.arange(WINDOW, dtype=x.dtype, device=x.device) - WINDOW // 2
-    bell = torch.exp(-((place / SIGMA) ** 2) / 2)
+    return gaussian_means(x, SIGMA, reach=WINDOW // 2)
+
+
+def gaussian_means(x: Tensor, sigma: float, *, reach: int) -> Tensor:
+    """Means under a Gaussian window of 2·`reach` + 1 pixels a side, where it fits: (…, h, w) → (…, h − 2r, w − 2r)."""
+    place = torch.arange(-reach, reach + 1, dtype=x.dtype, device=x.device)
+    bell = torch.exp(-((place / sigma) ** 2) / 2)
     bell, planes = bell / bell.sum(), x.reshape(-1, 1, *x.shape[-2:])
     smooth = F.conv2d(F.conv2d(planes, bell[None, None, :, None]), bell[None, None, None, :])
     return smooth.reshape(*x.shape[:-2], *smooth.shape[-2:])
 
 
-def _like(film: Tensor, truth: Tensor) -> Tensor:
-    if truth.ndim != 5 or film.ndim not in (5, 6) or film.shape[-5:] != truth.shape:
+def _like(clip: Tensor, truth: Tensor) -> Tensor:
+    if truth.ndim != 5 or clip.ndim not in (5, 6) or clip.shape[-5:] != truth.shape:
         raise ValueError(
-            "Films must be (clip, time, channel, height, width), or futures (sample, clip, time, …) against such a "
-            f"truth; got {tuple(film.shape)} and {tuple(truth.shape)}."
+            "Clips must be (clip, time, channel, height, width), or futures (sample, clip, time, …) against such a "
+            f"truth; got {tuple(clip.shape)} and {tuple(truth.shape)}."
         )
     return truth
 
@@ -86,14 +93,15 @@ class Scores(NamedTuple):
     samples: int
 
 
-def score(film: Tensor, truth: Tensor) -> Scores:
+def score(clip: Tensor, truth: Tensor) -> Scores:
     """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
 
-    The best future is told by looking at the truth: it measures whether the truth is among the futures, not which of
-    them to trust, and more samples always help. Show it beside `score(film[0], truth)`. With what a codec makes of the
-    truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's losses.
+    The best future is chosen by looking at the truth: the score measures whether the truth is among the futures, not
+    which of them to trust, and more samples always help. Show it beside `score(clip[0], truth)`. With what a codec
+    makes of the truth in its place the scores are the adjusted ones, which do not charge the dynamics with the codec's
+    losses.
     """
-    futures = film if film.ndim == 6 else film[None]
+    futures = clip if clip.ndim == 6 else clip[None]
     error, likeness = mse(futures, truth), ssim(futures, truth)
     least = error.mean(-1).min(0).values.mean()
     return Scores(
@@ -106,17 +114,17 @@ def score(film: Tensor, truth: Tensor) -> Scores:
 
 
 class SoFar(NamedTuple):
-    """What `score` is for the first k frames of one film, for every k: (time,) each; PSNR as published."""
+    """What `score` is for the first k frames of one clip, for every k: (time,) each; PSNR as published."""
 
     mse: Tensor
     psnr: Tensor
     ssim: Tensor
 
 
-def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
-    """The measures up to each frame of a film (1, time, channel, height, width), to be shown while it plays."""
-    count = torch.arange(1, film.shape[-4] + 1)
-    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(film, truth), ssim(film, truth)))
+def score_so_far(clip: Tensor, truth: Tensor) -> SoFar:
+    """The measures up to each frame of a clip (1, time, channel, height, width), to be shown while it plays."""
+    count = torch.arange(1, clip.shape[-4] + 1)
+    error, likeness = (part[0].double().cumsum(0) / count for part in (mse(clip, truth), ssim(clip, truth)))
     return SoFar(error, psnr(error), likeness)
 
 
@@ -126,10 +134,10 @@ def score_so_far(film: Tensor, truth: Tensor) -> SoFar:
 FREQUENCIES, LEAST = 256, 10
 
 
-def background(films: Tensor) -> Tensor:
-    """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that stays where it is,
-    only what moves differs from it."""
-    return films.median(1, keepdim=True).values
+def background(clips: Tensor) -> Tensor:
+    """The median over time at each pixel, (clip, time, *frame) → (clip, 1, *frame); of a figure that does not move
+    away, only what moves differs from it."""
+    return clips.median(1, keepdim=True).values
 
 
 class Silhouette(NamedTuple):
@@ -145,12 +153,12 @@ class Silhouette(NamedTuple):
         return self.mass > 0.3 * self.mass.amax(-1, keepdim=True)
 
 
-def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
-    """Moments of the figure's weight in each frame: films (…, clip, time, 1, H, W), background (clip, 1, 1, H, W).
+def silhouette(clips: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silhouette:
+    """Moments of the figure's weight in each frame: clips (…, clip, time, 1, H, W), background (clip, 1, 1, H, W).
 
     A frame in which nothing is above the threshold has its figure in the middle, of width and mass zero.
     """
-    weight = ((films - behind).abs() - threshold).clamp(min=0).sum(-3)
+    weight = ((clips - behind).abs() - threshold).clamp(min=0).sum(-3)
     mass = weight.sum((-2, -1))
     share = weight / mass.clamp(min=torch.finfo(weight.dtype).tiny)[..., None, None]
     y, x = (torch.arange(n, dtype=weight.dtype, device=weight.device) for n in weight.shape[-2:])
@@ -161,10 +169,10 @@ def silhouette(films: Tensor, behind: Tensor, *, threshold: float = 0.1) -> Silh
     return Silhouette(torch.stack([cx, cy], -1), width, mass)
 
 
-def position_drift(made: Silhouette, true: Silhouette) -> Tensor:
+def position_drift(generated: Silhouette, true: Silhouette) -> Tensor:
     """Distance of the figure's centre from the true one in each frame, in pixels: (…, clip, time); NaN where the true
     figure is out of sight."""
-    return (made.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
+    return (generated.centre - true.centre).norm(dim=-1).where(true.visible, torch.nan)
 
 
 class Oscillation(NamedTuple):
@@ -225,16 +233,16 @@ def _peak(power: Tensor, grid: Tensor) -> Tensor:
 
 class Gait(NamedTuple):
     """Of each clip, against truth: |f − f*|/f* of the step frequency, and the ratio of the amplitudes (1 is right, 0 a
-    figure that glides); NaN where the true figure is seen too briefly."""
+    figure that moves without gait); NaN where the true figure is visible too briefly."""
 
     frequency_error: Tensor
     amplitude_ratio: Tensor
 
 
-def gait(made: Silhouette, true: Silhouette, times: Tensor) -> Gait:
+def gait(generated: Silhouette, true: Silhouette, times: Tensor) -> Gait:
     """How a figure steps, from the oscillation of its width while the true one is in sight: (…, clip, time) → (…,
-    clip). Two steps make a stride: a walker's width swings twice in its cycle."""
-    a, b = (oscillation(one.width, times, counts=true.visible) for one in (made, true))
+    clip). Two steps make a stride: a walker's width oscillates twice in its cycle."""
+    a, b = (oscillation(one.width, times, counts=true.visible) for one in (generated, true))
     return Gait((a.frequency / b.frequency - 1).abs(), a.amplitude / b.amplitude)
 
 
@@ -249,66 +257,144 @@ def diversity(futures: Tensor) -> Tensor:
     return (2 * futures.var(0).flatten(2).mean(-1)).sqrt()
 
 
-# -- corruptions -----------------------------------------------------------------------------------------------------
+# -- fréchet distances -------------------------------------------------------------------------------------------------
 
 
-def noisy(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """Sensor noise of that standard deviation."""
-    return (films + level * torch.randn(films.shape, generator=generator, dtype=films.dtype)).clamp(0, 1)
+Reference = Literal["original", "reconstruction"]
 
 
-def blurred(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """A Gaussian blur of that many pixels."""
-    reach = max(1, round(3 * level))
-    place = torch.arange(-reach, reach + 1, dtype=films.dtype)
-    bell = torch.exp(-((place / level) ** 2) / 2)
-    bell = bell / bell.sum()
-    flat = F.pad(films.flatten(0, 1), (reach,) * 4, mode="replicate")
-    smooth = F.conv2d(F.conv2d(flat, bell[None, None, :, None]), bell[None, None, None, :])
-    return smooth.reshape(films.shape)
+class Features(Interface):
+    """A feature network: clips (clip, time, 1, height, width) in [0, 1] → (clip, d)."""
+
+    @property
+    def title(self) -> str:
+        """What a distance between its features is called."""
+
+    @property
+    def identity(self) -> str:
+        """Which network with which weights it is."""
+
+    def __call__(self, clips: Tensor) -> Tensor: ...
 
 
-def frozen(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """The last part of the film, that share of it, is one still frame."""
-    last = max(0, round(films.shape[1] * (1 - level)) - 1)
-    index = torch.arange(films.shape[1]).clamp(max=last)
-    return films[:, index]
+@dataclass(frozen=True)
+class Protocol:
+    """What a Fréchet distance depends on besides the clips' quality; distances of two protocols cannot be compared.
 
-
-def shuffled(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """Frames change places within runs of that many."""
-    keys = torch.arange(films.shape[1]) // int(level) + torch.rand(len(films), films.shape[1], generator=generator)
-    return films[torch.arange(len(films))[:, None], keys.argsort(1)]
-
-
-def slowed(films: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """The film's beginning at that many times less speed, neighbouring frames blended."""
-    place = torch.arange(films.shape[1], dtype=films.dtype) / level
-    before = place.long().clamp(max=films.shape[1] - 2)
-    share = (place - before)[:, None, None, None]
-    return films[:, before] * (1 - share) + films[:, before + 1] * share
-
-
-CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]] = {
-    "noise": (noisy, (0.05, 0.1, 0.2)),
-    "blur": (blurred, (1.0, 2.0, 4.0)),
-    "frozen": (frozen, (0.25, 0.5, 1.0)),
-    "shuffled": (shuffled, (3, 8, 40)),
-    "slowed": (slowed, (1.5, 2.0, 4.0)),
-}
-"""Ways to spoil a film, each from mild to severe: a distance worth its name grows along each."""
-
-
-def ladders(films: Tensor, features: Features, *, seed: int = 0) -> dict[str, list[float]]:
-    """The Fréchet distance of spoilt films from other true ones at each level of each corruption; `floor` is that of
-    the films before they were spoilt.
-
-    The films are cut into two halves: one is spoilt, the other stays true.
+    Args:
+        clips: clips on either side; the distance is biased upwards by about a constant over this number.
+        frames: frames of each clip that the features see, the context among them.
+        context: how many of those were given to the method.
+        resolution: height and width of the frames.
+        features: the feature network and its weights.
+        reference: clips that count as true: the original (standard), or what the codec makes of it (adjusted).
+        data: the set that the clips are from.
     """
-    spoil, true = films.chunk(2)
-    there = features(true)
-    found = {"floor": [frechet(features(spoil), there)]}
-    for name, (corrupt, levels) in CORRUPTIONS.items():
-        generator = torch.Generator().manual_seed(seed)
-        found[name] = [frechet(features(corrupt(spoil, level, generator)), there) for level in levels]
-    return found
+
+    clips: int
+    frames: int
+    context: int
+    resolution: tuple[int, int]
+    features: str
+    reference: Reference = "original"
+    data: str = ""
+
+    def __str__(self) -> str:
+        size = "×".join(map(str, self.resolution))
+        of = f" of {self.data}" if self.data else ""
+        return (
+            f"{self.clips} clips{of}, {self.frames} frames ({self.context} given), {size}, against the "
+            f"{self.reference}, {self.features}"
+        )
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A Fréchet distance (squared, as is the custom), the `floor` of true clips from true clips, and the protocol."""
+
+    name: str
+    value: float
+    floor: float
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.4g} (real against real {self.floor:.3g}; {self.protocol})"
+
+    def __sub__(self, other: Distance) -> float:
+        """How much farther this one is; only under one protocol."""
+        self._refuse(other)
+        return self.value - other.value
+
+    def __lt__(self, other: Distance) -> bool:
+        return self - other < 0
+
+    def __gt__(self, other: Distance) -> bool:
+        return self - other > 0
+
+    def _refuse(self, other: Distance) -> None:
+        here, there = asdict(self.protocol) | {"name": self.name}, asdict(other.protocol) | {"name": other.name}
+        apart = [f"{key}: {here[key]} and {there[key]}" for key in here if here[key] != there[key]]
+        if apart:
+            raise ValueError(
+                f"Fréchet distances of two protocols cannot be compared; they differ in {'; '.join(apart)}. Measure "
+                "both under one."
+            )
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON, for a report."""
+        return asdict(self)
+
+    @staticmethod
+    def of(record: dict[str, Any]) -> Distance:
+        """The distance that `record` wrote."""
+        about = record["protocol"] | {"resolution": tuple(record["protocol"]["resolution"])}
+        return Distance(record["name"], record["value"], record["floor"], Protocol(**about))
+
+
+def frechet(x: Tensor, y: Tensor) -> float:
+    """|m − m'|² + tr(C + C' − 2(C^½C'C^½)^½) of two samples (n, d): W₂² of the Gaussians with their moments."""
+    if min(len(x), len(y)) < 2 or x.shape[1:] != y.shape[1:]:
+        raise ValueError(f"Two samples (n, d) of two or more are needed; got {tuple(x.shape)} and {tuple(y.shape)}.")
+    return gaussian_w2(moments(x), moments(y)) ** 2
+
+
+def frechet_distance(
+    generated: Tensor,
+    truth: Tensor,
+    features: Features,
+    *,
+    context: int,
+    reference: Reference = "original",
+    data: str = "",
+    splits: int = 8,
+) -> Distance:
+    """The distance of generated clips from true ones, (clip, time, 1, height, width) with the context frames in front.
+
+    With what a codec makes of the truth as `truth` and `reference="reconstruction"` it is the adjusted distance, which
+    does not charge the dynamics with the codec's losses.
+    """
+    if generated.shape != truth.shape or truth.ndim != 5 or not 0 <= context < truth.shape[1] or len(truth) < 4:
+        raise ValueError(
+            "Generated and true clips must have one shape (clip, time, 1, height, width), four clips or more, and more "
+            f"frames than the context; got {tuple(generated.shape)}, {tuple(truth.shape)} and context {context}."
+        )
+    clips, frames, _, height, width = truth.shape
+    protocol = Protocol(clips, frames, context, (height, width), features.identity, reference, data)
+    there = features(truth)
+    return Distance(_title(features), frechet(features(generated), there), floor(there, splits=splits), protocol)
+
+
+def floor(features: Tensor, *, splits: int = 8, seed: int = 0) -> float:
+    """Mean distance between two random halves of true features (n, d): with n/2 clips a side, about twice the bias that
+    the distance of all n has, so that what is not well above it means nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    halves = (torch.randperm(len(features), generator=generator).chunk(2) for _ in range(splits))
+    return sum(frechet(features[a], features[b]) for a, b in halves) / splits
+
+
+def _title(features: Features) -> str:
+    if FVD in features.title.upper() and not isinstance(features, I3DFeatures):
+        raise ValueError(
+            f"FVD is the name of the distance between I3D features; those of {features.identity} need another title."
+        )
+    return features.title

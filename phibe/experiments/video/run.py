@@ -1,4 +1,8 @@
-"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and measured; on films of figures."""
+"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and evaluated; on clips of figures.
+
+Clips, codec and latents are made once (`prepare`); each method is trained, rolled out and evaluated by `work`. Read
+next: `methods.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +15,59 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from phibe.experiments.report import Experiment, Measured, committed_weights
+from phibe.experiments.report import Experiment, Measured, MissingData, committed_weights
 from phibe.experiments.training import run_all
-from phibe.experiments.video.clips import read_clips
-from phibe.experiments.video.features_run import embedded
-from phibe.experiments.video.figures import RATE
-from phibe.experiments.video.footage import FIGURES, opened, prepare
-from phibe.experiments.video.frechet import Features
+from phibe.experiments.video.clips import Clips, read_clips
+from phibe.experiments.video.drawing import SIZE
+from phibe.experiments.video.features import embedded
+from phibe.experiments.video.figures import RATE, Figures, frame_times
 from phibe.experiments.video.i3d import open_i3d
-from phibe.experiments.video.measures import Judge
-from phibe.experiments.video.methods import learn, methods, restore, rolls
-from phibe.experiments.video.vq import Coded, VQCodec
+from phibe.experiments.video.kth import read_kth
+from phibe.experiments.video.methods import Evaluation, learn, methods, restore, rolls
+from phibe.experiments.video.metrics import Features
+from phibe.experiments.video.taming import open_taming
+from phibe.experiments.video.vq import Coded, VQCodec, fit_vq, open_vq
 from phibe.files import write_json
 from phibe.training.config import FitConfig
 from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
-MEASURED, FILMS, WEIGHTS = "measured.json", "films.safetensors", "weights.safetensors"
+FIGURES = "figures"
+SIDES = ("train", "validation", "test")
+ABOUT = (
+    *("data", "figures", "length", "validation", "test", "codec", "checkpoint", "codec_training"),
+    *("codec_pieces", "mirrored", "starts", "context", "horizon", "seed"),
+)
+"""The settings on which codec, latents and test clips depend."""
+MEASURED, CLIPS, WEIGHTS = "measured.json", "clips.safetensors", "weights.safetensors"
 FREE = {"evaluations": 0.0, "milliseconds": 0.0}
 BOUND = "codec"
-"""The row of what the codec makes of the true frames: no method that is decoded can be better."""
+"""The row of the true frames after the codec, a bound for every method that is decoded."""
 STILLS = ("last frame", "mean frame")
 """The rows of two still pictures: the last frame of the context, and the mean of all its frames, a blur."""
+
+
+CODEC_TRAINING = FitConfig(
+    steps=4000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
+)
+TRAINING = FitConfig(steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250)
 
 
 @dataclass(frozen=True)
 class Config:
     """Clips of `data`: 'figures' for as many of `length` frames, a .npz of clips, or the folder of the official KTH
-    films. The last share `test` of the persons is for the test, the share `validation` before them chooses weights.
+    videos. The last fraction `test` of the people is for the test, the fraction `validation` before it for validation.
 
     A VQ codec of size `codec` is trained on pieces of `codec_pieces` (length, stride) frames, all also mirrored if
     `mirrored`; unless `checkpoint` is that of one in the layout of taming-transformers. On its latents a `network` is
-    trained for each objective of `conditioned`, told the latents of the frame before, and of `augmented`, whose state
-    holds its own velocity, and one for PFI and MCVD each, all with the same `training`; with `time` the velocities know
-    the time since the beginning of a clip, with `nudge` all samples start beside themselves by that many spreads. From
-    `context` frames of `starts` test clips all go on for `horizon` frames, flows by each of `integrators` (method,
+    trained for each objective of `conditioned` (conditioned on the previous frame) and of `augmented` (the state holds
+    its own velocity), and one for PFI and MCVD each, all with the same `training`; with `time` the velocities depend on
+    the time since the beginning of a clip; `input_noise`, in standard deviations, is added to where a sample starts.
+    From `context` frames of `starts` test clips all predict `horizon` frames, flows by each of `integrators` (method,
     substeps), stochastic methods also with `samples` futures of the first `few` clips. `features` are 'figures' or the
-    path of I3D weights. Of `shown` clips every `every`-th frame is kept, and with `kept` the weights.
+    path of I3D weights. Of `shown` clips every `every`-th frame is saved, and with `kept` the weights.
     """
 
     data: str = FIGURES
@@ -58,11 +77,7 @@ class Config:
     test: float = 0.1
     codec: dict[str, Any] = field(default_factory=lambda: {"channels": 32, "blocks": 1, "latent": 4, "codes": 2048})
     checkpoint: str = ""
-    codec_training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            steps=4000, batch=16, learning_rate=1e-3, warmup=100, evaluate_every=1000, checkpoint_every=500
-        )
-    )
+    codec_training: FitConfig = CODEC_TRAINING
     codec_pieces: tuple[int, int] = (4, 16)
     mirrored: bool = True
     conditioned: tuple[str, ...] = ("phibe", "symmetric", "regression")
@@ -75,12 +90,8 @@ class Config:
         }
     )  # fmt: skip
     time: bool = False
-    nudge: float = 0.0
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            steps=4000, batch=32, learning_rate=1e-3, warmup=100, evaluate_every=500, checkpoint_every=250
-        )
-    )
+    input_noise: float = 0.0
+    training: FitConfig = TRAINING
     context: int = 10
     horizon: int = 30
     integrators: tuple[tuple[str, int], ...] = (("euler", 1), ("rk4", 1))
@@ -109,7 +120,7 @@ CONFIGS = {
         pfi={"past": 2, "steps": 2},
         mcvd={"past": 2, "frames": 4, "steps": 2},
         network={"name": "unet", "channels": 4, "multipliers": [1, 2], "blocks": 1, "padding": "zeros"},
-        nudge=0.2,
+        input_noise=0.2,
         training=FitConfig(steps=2, batch=4, evaluate_every=2),
         context=4,
         horizon=10,
@@ -120,7 +131,7 @@ CONFIGS = {
         shown=1,
         workers=1,
     ),
-    "laptop": Config(nudge=0.2),
+    "laptop": Config(input_noise=0.2),
     "paper": Config(
         data="data/kth",
         validation=0.04,
@@ -143,16 +154,16 @@ def measure(config: Config, fits: Path) -> Measured:
     prepare(config, fits)
     names = [*methods(config), BOUND]
     run_all([partial(work, name, config=config, fits=fits) for name in names], workers=config.workers)
-    codec, *latents = opened(config, fits)
+    codec, *latents = open_latents(config, fits)
     results: dict[str, Any] = {"about": describe(codec, *latents, config=config, fits=fits), "methods": {}}
     weights = {f"codec.{key}": _half(value) for key, value in codec.state_dict().items()}
     for name in names:
         folder = fits / name
         results["methods"] |= json.loads((folder / MEASURED).read_text("utf8"))["results"]
-        weights |= {f"films.{label}": film for label, film in load_file(folder / FILMS).items()}
+        weights |= {f"clips.{label}": clip for label, clip in load_file(folder / CLIPS).items()}
         if (folder / WEIGHTS).exists():
             weights |= {f"{name}.{key}": _half(value) for key, value in load_file(folder / WEIGHTS).items()}
-    return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("films.")}
+    return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("clips.")}
 
 
 def _half(tensor: Tensor) -> Tensor:
@@ -162,7 +173,7 @@ def _half(tensor: Tensor) -> Tensor:
 def describe(
     codec: Coded, train: Trajectories, validation: Trajectories, *, config: Config, fits: Path
 ) -> dict[str, Any]:
-    """What was trained on and tested with, and how large all is."""
+    """What was trained on and tested with, and the size of codec and latents."""
     test = read_clips(fits / "test.npz")
     return {
         "training_frames": int(train._observed().sum()),
@@ -177,39 +188,162 @@ def describe(
 
 
 def work(name: str, *, config: Config, fits: Path) -> None:
-    """Train one method, roll it out, and leave its measures and films in its folder.
+    """Train one method, roll it out, and save its measures and clips in its folder.
 
-    Persistence repeats a frame that has gone through the codec, as all that is generated; beside it are two stills that
-    have not.
+    Persistence repeats a frame that has gone through the codec, as everything generated; beside it are two still frames
+    that have not.
     """
     folder, settings = fits / name, json.loads(json.dumps(asdict(config)))
     if (folder / MEASURED).exists() and json.loads((folder / MEASURED).read_text("utf8"))["config"] == settings:
         return
-    codec, train, validation = opened(config, fits)
-    judge = Judge(read_clips(fits / "test.npz"), codec, feature_network(config), config)
-    results, films = {}, {}
+    codec, train, validation = open_latents(config, fits)
+    evaluation = Evaluation(read_clips(fits / "test.npz"), codec, feature_network(config), config)
+    results, clips = {}, {}
     if name == BOUND:
-        made = judge.rebuilt[:, config.context :]
-        results[BOUND], films = judge.measure(made) | FREE, {BOUND: made, "truth": judge.films}
+        decoded = evaluation.ahead(evaluation.reconstructed)
+        results[BOUND], clips = evaluation.measure(decoded) | FREE, {BOUND: decoded, "truth": evaluation.truth}
     else:
         model = learn(name, train, validation, config=config, out=folder)
         for label, roll in rolls(name, model, config).items():
-            results[label], films[label] = judge.judge(roll)
+            results[label], clips[label] = evaluation.score(roll)
     if name == "persistence":
-        seen, ahead = judge.films[:, : config.context], judge.films[:, config.context :]
+        seen, ahead = evaluation.truth[:, : config.context], evaluation.ahead(evaluation.truth)
         for label, still in zip(STILLS, (seen[:, -1:], seen.mean(1, keepdim=True)), strict=True):
-            results[label] = judge.measure(still.expand_as(ahead)) | FREE
-    save_tensors(folder / FILMS, {label: _bytes(film, config) for label, film in films.items()})
+            results[label] = evaluation.measure(still.expand_as(ahead)) | FREE
+    save_tensors(folder / CLIPS, {label: _bytes(clip, config) for label, clip in clips.items()})
     write_json(folder / MEASURED, {"config": settings, "results": results})
 
 
-def _bytes(film: Tensor, config: Config) -> Tensor:
+def _bytes(clip: Tensor, config: Config) -> Tensor:
     """The shown clips, (clip, frame, 64, 64), grey from 0 to 255."""
-    return film[: config.shown, :: config.every, 0].mul(255).round().to(torch.uint8).contiguous()
+    return clip[: config.shown, :: config.every, 0].mul(255).round().to(torch.uint8).contiguous()
 
 
 def feature_network(config: Config) -> Features:
     return embedded() if config.features == FIGURES else open_i3d(config.features)
+
+
+# -- clips and their latents -------------------------------------------------------------------------------------------
+
+
+def source_clips(config: Any) -> Clips:
+    """All clips: figures, those of a .npz, or those of a folder with the official videos of KTH."""
+    if config.data == FIGURES:
+        scenes = Figures().stage(paths=config.figures, times=frame_times(config.length), seed=config.seed)
+        return scenes.clips()
+    path = Path(config.data)
+    if not path.exists():
+        raise MissingData(
+            f"This experiment needs clips of {SIZE} × {SIZE} pixels in {config.data!r}, a .npz with one array (time, "
+            "height, width) a clip, or the folder of the official KTH videos (`phibe fetch kth`); there are none. Pass "
+            "`--data`; `--preset smoke` draws a few figures instead."
+        )
+    clips = read_kth(path) if path.is_dir() else read_clips(path)
+    if clips.shape != (SIZE, SIZE):
+        raise ValueError(
+            f"Clips must have frames of {SIZE} × {SIZE} pixels; those of {config.data} have {clips.shape[0]} × "
+            f"{clips.shape[1]}. Make them so with `phibe.experiments.video.clips.shrink` first?"
+        )
+    return clips
+
+
+def split(clips: Clips, *, validation: float, test: float) -> dict[str, Clips]:
+    """Clips to train on, to choose the weights by, and to test: no person is on two sides.
+
+    People are taken in the order of their numbers, the last fraction of them for the test, that before it for the
+    validation; a clip without a person's number in its name counts as one more person.
+    """
+    who = [f"{person:06d}" if person else name for person, name in zip(clips.people, clips.names, strict=True)]
+    people = sorted(set(who))
+    last, chosen = max(1, round(test * len(people))), max(1, round(validation * len(people)))
+    if last + chosen >= len(people):
+        raise ValueError(
+            f"`test` = {test:g} and `validation` = {validation:g} leave none of {len(people)} people to train on. "
+            "More clips, or smaller shares?"
+        )
+    ends = (0, len(people) - last - chosen, len(people) - last, len(people))
+    sides = {name: set(people[a:b]) for name, a, b in zip(SIDES, ends, ends[1:], strict=False)}
+    return {name: clips[[i for i, person in enumerate(who) if person in side]] for name, side in sides.items()}
+
+
+def prepare(config: Any, fits: Path) -> None:
+    """The trained codec, the latents of training and validation clips, and the test clips, in the folder `fits`; once.
+
+    What is there under the same settings is reused; the training of the codec resumes where it was stopped.
+    """
+    settings = json.loads(json.dumps({name: asdict(config)[name] for name in ABOUT}))
+    if (fits / "clips.json").exists() and json.loads((fits / "clips.json").read_text("utf8")) == settings:
+        return
+    sides = split(source_clips(config), validation=config.validation, test=config.test)
+    test = choose_test_clips(sides["test"], config)
+    codec: Coded = open_taming(config.checkpoint) if config.checkpoint else _trained(sides, config, fits)
+    for side in SIDES[:2]:
+        _save_latents(encode(codec, sides[side], mirrored=config.mirrored), fits / f"{side}.safetensors")
+    test.save(fits / "test.npz")
+    write_json(fits / "clips.json", settings)
+
+
+def _save_latents(data: Trajectories, path: Path) -> None:
+    parts = {"states": data.states, "times": data.times, "lengths": data.lengths}
+    save_tensors(path, {name: part for name, part in parts.items() if part is not None})
+
+
+def _read_latents(path: Path) -> Trajectories:
+    parts = load_file(path)
+    return Trajectories(parts["states"], parts["times"], parts.get("lengths"))
+
+
+def _trained(sides: dict[str, Clips], config: Any, fits: Path) -> VQCodec:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        fresh = VQCodec(**config.codec)
+    train, held = (_frames(sides[side], config) for side in SIDES[:2])
+    return fit_vq(train, fresh, config=config.codec_training, out=fits / "codec", held_out=held)
+
+
+def choose_test_clips(clips: Clips, config: Any) -> Clips:
+    """At most `starts` of the clips that are long enough, evenly among them."""
+    long = clips[(clips.lengths >= config.context + config.horizon).nonzero()[0]]
+    if len(long) < 4:
+        raise ValueError(
+            f"The test needs four clips or more of {config.context} + {config.horizon} frames; among {len(clips)} test "
+            f"clips are {len(long)}. A shorter `horizon`, or a larger fraction `test`?"
+        )
+    count = min(config.starts, len(long))
+    return long[[i * len(long) // count for i in range(count)]]
+
+
+def _frames(clips: Clips, config: Any) -> Trajectories:
+    """Short pieces of the clips, some way apart: frames that differ, for the codec."""
+    length, stride = config.codec_pieces
+    pieces = clips.pieces(length, stride=stride)
+    if not config.mirrored:
+        return pieces
+    return Trajectories(torch.cat([pieces.states, pieces.states.flip(-1)]), pieces.times)
+
+
+def encode(codec: Coded, clips: Clips, *, mirrored: bool, length: int = 40) -> Trajectories:
+    """Latents before rounding, in paths of `length` frames or less, at the times of their clips; and of the mirrored
+    clips, as if each person had also moved the other way."""
+    parts: list[Tensor] = []
+    starts: list[int] = []
+    for i in range(len(clips)):
+        clip = clips.frames(i)
+        for seen in (clip, clip.flip(-1)) if mirrored else (clip,):
+            pieces = codec.encode_paths(seen[None])[0].split(length)
+            kept = [(k * length, piece) for k, piece in enumerate(pieces) if len(piece) >= 3]
+            starts += [start for start, _ in kept]
+            parts += [piece for _, piece in kept]
+    index = torch.tensor(starts, dtype=torch.float64)[:, None] + torch.arange(max(map(len, parts)))
+    lengths = torch.tensor([len(part) for part in parts])
+    return Trajectories(pad_sequence(parts, batch_first=True), index / clips.rate, lengths)
+
+
+def open_latents(config: Any, fits: Path) -> tuple[Coded, Trajectories, Trajectories]:
+    """The codec, and the latents to train on and to validate with, as `prepare` left them."""
+    train, validation = (_read_latents(fits / f"{side}.safetensors") for side in SIDES[:2])
+    codec: Coded = open_taming(config.checkpoint) if config.checkpoint else open_vq(fits / "codec")
+    return codec, train, validation
 
 
 # -- the committed run -------------------------------------------------------------------------------------------------

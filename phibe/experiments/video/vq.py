@@ -1,4 +1,7 @@
-"""Training the codec of video: one frame a sample, in the loop that trains flows."""
+"""The codec of video: a codebook, encoder and decoder, trained by the loop that trains flows   [paper: appendix, KTH].
+
+Read next: `taming.py`, a codec with weights from elsewhere; `methods.py`, the flows of its latents.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ class Codebook(nn.Module):
 
     In training every batch moves the codes to the mean of what they stood for, with the memory γ = `decay`:
     N ← γN + (1 − γ)n, m ← γm + (1 − γ)Σz, e = m/N, for the n vectors z nearest to the code. A code that stands for less
-    than the share `dead` of what it would under equal use begins anew at a vector of the batch; so do all at the first.
+    than the fraction `dead` of what it would under equal use begins anew at a vector of the batch; so do all at the
+    first.
     """
 
     codes: Tensor
@@ -85,7 +89,7 @@ class Codebook(nn.Module):
         self.sums[dead] = fair * self.codes[dead]
 
     def usage(self) -> float:
-        """The perplexity exp(−Σ p log p) of the codes' use, as a share of their number: 1 if all are used alike."""
+        """The perplexity exp(−Σ p log p) of the codes' use, as a fraction of their number: 1 if all are used alike."""
         p = self.counts / self.counts.sum()
         return float(torch.special.entr(p).sum().exp()) / len(p)
 
@@ -112,26 +116,27 @@ class Coded(nn.Module):
         raise NotImplementedError
 
     def decode(self, z: Tensor, *, quantise: bool = True) -> Tensor:
-        """Frames of latents, each put on its nearest code first (the decoder knows nothing else) unless told not to."""
+        """Frames of latents, each put on its nearest code first (the decoder knows nothing else) unless `quantise` is
+        False."""
         return self.paint(self.codebook(z) if quantise else z)
 
     @torch.no_grad()
     def encode_paths(self, frames: Tensor, *, block: int = 256) -> Tensor:
-        """Latents of films: (path, time, 1, H, W) → (path, time, d, h, w)."""
+        """Latents of clips: (path, time, 1, H, W) → (path, time, d, h, w)."""
         flat = frames.flatten(0, 1).to(self.codebook.codes.dtype)
         z = torch.cat([self.encode(part) for part in flat.split(block)])
         return z.unflatten(0, frames.shape[:2])
 
     @torch.no_grad()
     def decode_paths(self, z: Tensor, *, quantise: bool = True, block: int = 256) -> Tensor:
-        """Films of latents, of which the first d channels count: (path, time, ≥ d, h, w) → (path, time, 1, H, W)."""
+        """Clips of latents, of which the first d channels count: (path, time, ≥ d, h, w) → (path, time, 1, H, W)."""
         flat = z[:, :, : self.codebook.codes.shape[1]].flatten(0, 1).to(self.codebook.codes.dtype)
         frames = torch.cat([self.decode(part, quantise=quantise).clamp(0, 1) for part in flat.split(block)])
         return frames.unflatten(0, z.shape[:2])
 
 
 class VQCodec(Coded):
-    """Frames (n, 1, H, W) ↔ latents (n, `latent`, H/8, W/8), of which `codes` are told apart   [paper: appendix, KTH].
+    """Frames (n, 1, H, W) ↔ latents (n, `latent`, H/8, W/8), rounded to `codes` codes   [paper: appendix, KTH].
 
     Squares of 4 × 4 pixels become channels at once, so that the finest grid is that of H/4: `blocks` residual blocks
     with `channels` features there and with twice as many on that of H/8, the same on the way back.
@@ -200,7 +205,7 @@ LAPTOP = FitConfig(steps=10_000, batch=16, learning_rate=1e-3, warmup=100, evalu
 
 
 def fit_vq(
-    films: Trajectories,
+    clips: Trajectories,
     codec: VQCodec | None = None,
     *,
     commitment: float = COMMITMENT,
@@ -209,13 +214,13 @@ def fit_vq(
     held_out: Trajectories | None = None,
     progress: bool = True,
 ) -> VQCodec:
-    """A codec (a copy of the given one) trained on the frames of films (path, time, 1, H, W): by the loop, under the
+    """A codec (a copy of the given one) trained on the frames of clips (path, time, 1, H, W): by the loop, under the
     options and with the files in `out` of a flow by `phibe.fit`.
 
-    The weights are the best by the loss on the frames of held-out films. Without a `config` it is `LAPTOP`.
+    The weights are the best by the loss on the frames of held-out clips. Without a `config` it is `LAPTOP`.
     """
     task, config = VQTask(codec, commitment), config or LAPTOP
-    return train(films, task, config=config, out=out, held_out=held_out, progress=progress)
+    return train(clips, task, config=config, out=out, held_out=held_out, progress=progress)
 
 
 def open_vq(folder: str | Path) -> VQCodec:
@@ -279,8 +284,8 @@ class VQLoss(Loss):
         return (made - frames).square().flatten(1).mean(1) + self.commitment * moved.flatten(1).mean(1)
 
 
-def _check_frames(films: Trajectories) -> None:
-    shape, least, most = films.state_shape, float(films.states.min()), float(films.states.max())
+def _check_frames(clips: Trajectories) -> None:
+    shape, least, most = clips.state_shape, float(clips.states.min()), float(clips.states.max())
     if len(shape) != 3 or shape[0] != 1 or shape[1] % 8 or shape[2] % 8:
         raise ValueError(f"Frames must be (1, height, width), both multiples of 8; got {shape}. Make them grey, crop?")
     if least < -0.5 or most > 1.5:
