@@ -213,7 +213,7 @@ def start(out, how, steps=24):
     """A process that trains there, once it is let go by a line."""
     arguments = [sys.executable, "-c", WORKER, str(ROOT), str(out), how, str(steps)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(arguments, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
+    return subprocess.Popen(arguments, encoding="utf8", env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
 
 
 def let_go(process):

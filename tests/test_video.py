@@ -233,7 +233,7 @@ def test_clips_of_another_size_or_length_are_refused(tmp_path):
         source_clips(replace(SMOKE, data=str(clips(4, 32).save(tmp_path / "small.npz"))))
     with pytest.raises(MissingData, match="nowhere"):
         video_real.VIDEO_REAL.run(
-            "laptop", out=tmp_path, config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz")
+            "laptop", out=tmp_path / "run", config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz")
         )
     assert len(source_clips(replace(SMOKE, data=str(clips(4).save(tmp_path / "clips.npz"))))) == 8
     with pytest.raises(ValueError, match=r"four clips or more of 4 \+ 10 frames; among 8 test clips are 0"):

@@ -19,7 +19,7 @@ from phibe.flow import Flow
 from phibe.networks.normalised import channel_moments
 from phibe.networks.unet import UNet
 from phibe.training.config import FitConfig
-from phibe.training.devices import PRECISIONS
+from phibe.training.devices import PRECISIONS, bfloat16
 from phibe.training.loop import Loss, train
 from phibe.training.runs import about_flow, load_weights, read_config, read_weights, rebuild
 from phibe.trajectories import Trajectories
@@ -260,5 +260,5 @@ class ForecastLoss(Loss):
         return self.network.draw(n, generator)
 
     def forward(self, *sample: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        with torch.autocast(sample[0].device.type, torch.bfloat16, enabled=self.mixed):
+        with bfloat16(sample[0].device, enabled=self.mixed):
             return self.network.loss(*sample)
