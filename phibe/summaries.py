@@ -14,7 +14,7 @@ from torch import Tensor
 from phibe.files import read_arrays
 from phibe.io import PATHS, TIMES, numbers, read_csv
 from phibe.linear.folds import Size
-from phibe.objectives import OBJECTIVES, estimate_noise
+from phibe.objectives import estimate_noise
 from phibe.training.config import FitConfig
 from phibe.training.runs import Metrics, load_tensors, read_config
 from phibe.trajectories import Label, Trajectories
@@ -71,15 +71,6 @@ def _ranges(data: Trajectories) -> dict[str, str]:
         for i in range(min(size, 8))
     }
     return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
-
-
-def describe_objectives() -> str:
-    """A table of the objectives: observations they look at, order of the bias in Δt, noise, cost, assumptions."""
-    rows = [("objective", "width", "order", "variance", "cost", "assumes")]
-    for name, kind in OBJECTIVES.items():
-        rows.append((name, str(kind.width), kind.order, f"{kind.variance:g}", kind.cost, kind.assumes))
-    widths = (13, 6, 24, 9, 20, 0)
-    return "\n".join(" ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)
 
 
 def describe_run(folder: Path) -> str:

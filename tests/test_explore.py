@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from phibe import OU, Flow, Trajectories, fit_affine
+from phibe import OU, Flow, Trajectories
+from phibe.linear.affine import fit_affine
 from phibe.trajectories import Labels
 from phibe.widget import explore
 

@@ -17,7 +17,7 @@ from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, phibe
 from phibe.training.config import FitConfig
 from phibe.training.devices import Plain, engine, pick
-from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit, follow
+from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit_network, follow
 from phibe.training.runs import open_flow, save_flow
 from phibe.training.sampling import Batches
 
@@ -39,7 +39,7 @@ def train(network=None, objective="regression", *, data=None, out=None, judged_o
     """A fit of a few steps; regression spares the Jacobian where it does not matter."""
     config = FitConfig(**{**vars(QUICK), **changes})
     data = observe() if data is None else data
-    return fit(data, network or small(), objective, config=config, out=out, held_out=judged_on, progress=False)
+    return fit_network(data, network or small(), objective, config=config, out=out, held_out=judged_on, progress=False)
 
 
 def weights(flow):
@@ -72,7 +72,7 @@ def relative_error(velocity, times=(0.2, 0.5, 0.8)):
 def test_a_small_network_learns_the_velocity_of_a_known_process():
     config = FitConfig(steps=200, batch=256, learning_rate=1e-2, evaluate_every=50)
     data = observe(1000, 101)
-    flow = fit(data, small(width=24), config=config, progress=False)
+    flow = fit_network(data, small(width=24), config=config, progress=False)
     assert relative_error(flow.velocity) < 0.12
     assert relative_error(OU.drift) > 0.16  # the drift alone is another field
     made = flow.generate(data.states[:, 0], data.times[:51:10])
@@ -426,7 +426,7 @@ def test_folders_that_hold_no_flow_say_so(tmp_path):
 
 
 def test_the_progress_bar_shows_both_objectives(capsys):
-    fit(observe(), small(), "regression", config=QUICK)
+    fit_network(observe(), small(), "regression", config=QUICK)
     shown = capsys.readouterr().err
     assert "regression: 100%" in shown
     assert "step/s" in shown

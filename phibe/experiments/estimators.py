@@ -27,7 +27,7 @@ from phibe.systems.ou import OU
 from phibe.theory import affine_bias, affine_minimiser
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import ObjectiveModule, fit
+from phibe.training.loop import ObjectiveModule, fit_network
 from phibe.training.sampling import Samples
 
 PROCESSES = {"reversible": OU.reversible, "nonreversible": OU.nonreversible}
@@ -158,7 +158,7 @@ def learn(config: Config, fits: Path, objective: str, *, times: int, seed: int) 
     """The perceptron of the paper on the reversible process: same data, same steps, only the objective differs."""
     data = observe(OU.reversible(), paths=config.network_paths, times=times, seed=seed)
     folder = fits / f"ou-{objective}-{times}-{seed}"
-    return fit(data, "mlp", objective, config=replace(config.training, seed=seed), out=folder, progress=False)
+    return fit_network(data, "mlp", objective, config=replace(config.training, seed=seed), out=folder, progress=False)
 
 
 def _networks(config: Config, fits: Path) -> dict[str, Any]:

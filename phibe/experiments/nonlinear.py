@@ -25,7 +25,7 @@ from phibe.systems.fokker_planck import solve_fokker_planck
 from phibe.systems.sde import SDE, double_well, langevin, multiplicative, rotating_well
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.trajectories import Trajectories
 
 SYSTEMS = {"rotating_well": rotating_well, "multiplicative": multiplicative, "langevin": langevin}
@@ -100,7 +100,7 @@ def observe_well(config: Config, *, seed: int) -> Trajectories:
 
 def learn_well(config: Config, fits: Path, objective: str) -> Flow:
     data = observe_well(config, seed=0).to(torch.float32)
-    return fit(data, "mlp", objective, config=config.training, out=fits / f"well-{objective}", progress=False)
+    return fit_network(data, "mlp", objective, config=config.training, out=fits / f"well-{objective}", progress=False)
 
 
 def _well(config: Config, fits: Path) -> dict[str, Any]:

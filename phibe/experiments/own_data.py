@@ -42,7 +42,7 @@ SYSTEMS: dict[str, tuple[Callable[[], Any], float]] = {
 @dataclass(frozen=True)
 class Config:
     """`paths` of each system at `times` equally spaced times, of which every other one is fitted; `classes` as in
-    `phibe fit --network`, each trained for `steps` if it is a network (None: by the data).
+    `phibe fit --model`, each trained for `steps` if it is a network (None: by the data).
 
     All of it `repeats` times, with the seeds from `seed` on. These begin after 0, on which the rule was made that picks
     the size of a basis.
@@ -104,9 +104,9 @@ def measure(name: str, config: Config) -> dict[str, Any]:
         for data in observed:
             began, seen = time.perf_counter(), data.coarsen(2)
             plan = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
-            flow = carry_out(plan, seen, out=None, progress=False)
+            flow = carry_out(plan, seen, progress=False)
             seconds.append(time.perf_counter() - began)
-            chosen.append({choice.what: choice.value for choice in plan.choices})
+            chosen.append({choice.what: choice.value for choice in plan.automatic})
             made.append(squares(carried(flow, data).states))
         found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(made), floor)}
     return found

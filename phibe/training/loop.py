@@ -1,4 +1,10 @@
-"""The training loop: a network's velocity fitted to trajectories by stochastic descent on an objective."""
+"""The training loop: a network's velocity fitted to trajectories by stochastic descent on an objective.
+
+The mean of a registered objective over batches of neighbouring observations [paper: empirical PhiBE-Flow objective] is
+lowered step by step, its value on held-out paths decides which weights are kept. Everything that a step uses is a
+function of the seed and the step, so a killed run goes on to the same bits. `fit_network` is the loop for velocities,
+`train` for anything with a loss; `phibe.fit` calls the former. Read next: `phibe.training.runs`, how a run is kept.
+"""
 
 from __future__ import annotations
 
@@ -25,55 +31,123 @@ from phibe.training.config import WHERE, FitConfig
 from phibe.training.devices import PRECISIONS, engine, seed_device
 from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
 from phibe.training.sampling import Batches, Samples, seed_of, split_paths
-from phibe.training.validation import Watch, judge
+from phibe.training.validation import Validation, judge
 from phibe.trajectories import Trajectories
 
-# -- the objective as a module, the gradient of a batch of it, and the weights' moving average -----------------------
+Result = TypeVar("Result", covariant=True)
 
 
-class Loss(nn.Module):
-    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+# -- the training loop -------------------------------------------------------------------------------------------------
 
-    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
-    the spread of the states as the network knows it.
+
+def fit_network(
+    data: Trajectories,
+    network: str | nn.Module = "mlp",
+    objective: str = "phibe",
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Flow:
+    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
+
+    `network` is a name of `NETWORKS` or any module called as v(x, t), which is copied. With a folder `out` the run is
+    kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to the same bits, and
+    returns at once what is finished. `held_out` brings paths of its own for the evaluation.
     """
-
-    network: nn.Module
-    facts: dict[str, Any]
-    jacobian = False
-    scale: Tensor | float = 1.0
-
-    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
-        return ()
+    task = VelocityTask(network, objective)
+    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
 
 
-class ObjectiveModule(Loss):
-    """The objective of a velocity network."""
+def train(
+    data: Trajectories,
+    task: Task[Result],
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Result:
+    """The result of a task after descent on its loss: `fit_network` for anything with a loss."""
+    config = config or FitConfig()
+    samples, check = _split(data, held_out, task.width, config)
+    typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
+    loss = task.loss(typical, config)
+    network, about = loss.network, task.about(loss.network, data)
+    devices = engine(config)
+    batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
 
-    def __init__(
-        self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
-    ):
-        super().__init__()
-        self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
-        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
-        self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
-        self.scale = network.scale if isinstance(network, Normalised) else 1.0
+    identity = identify(data, held_out, about["network"], loss.facts, config) if out else {}
+    folder = Folder(out, identity, writes=devices.global_rank == 0)
+    if folder.finished:
+        load_weights(network, read_weights(str(out)), str(out))
+        return task.result(network, data)
 
-    def forward(
-        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
-    ) -> Tensor:
-        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
-        function, options, given = find_objective(self.objective), dict(self.options), given or {}
-        if self.objective == "isotropic":
-            options["generator"] = generator
-        with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
-            if self.mixed:
-                stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
-            if self.balance:
-                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
-            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
+    loss.to(devices.device)
+    average = copy.deepcopy(loss) if config.ema else loss
+    learner = Learner(network, average.network, _optimiser(network, config))
+    module, learner.optimiser = devices.setup(loss, learner.optimiser)
+    validation = Validation(average, samples, check, config, devices)
+    folder.begin(learner)
+    devices.barrier()  # every process has read the folder before one of them writes to it
+    folder.clean(learner, about)
+
+    quiet = not progress or devices.global_rank > 0
+    with tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar:
+        try:
+            _descend(
+                learner, module, batches, validation=validation, folder=folder, config=config, devices=devices, bar=bar
+            )
+        except Diverged as error:
+            error.flow = task.result(_best(learner), data)
+            raise
+    folder.finish(learner)
+    devices.barrier()
+    return task.result(_best(learner), data)
+
+
+def _descend(
+    learner: Learner,
+    module: nn.Module,
+    batches: Batches,
+    *,
+    validation: Validation,
+    folder: Folder,
+    config: FitConfig,
+    devices: Any,
+    bar: tqdm,
+) -> None:
+    """Step after step; all that one leaves to the next is in `learner`."""
+    now, clock = learner.progress, time.perf_counter() - learner.progress.seconds
+    with torch.random.fork_rng(devices=[devices.device] if devices.device.type == "cuda" else []):
+        while now.step < config.steps and not now.stopped:
+            seed_device(devices.device, seed_of(config.seed, now.step, devices.global_rank))  # dropout and the like
+            for group in learner.optimiser.param_groups:
+                group["lr"] = config.rate(now.step)
+            learner.optimiser.zero_grad()
+            sample, probes = batches.sample(now.step), batches.probes(now.step)
+            values = accumulate(devices, module, sample, parts=config.micro_batches, generator=probes)
+            loss = float(devices.all_reduce(values.mean()))
+            gradient = float(nn.utils.clip_grad_norm_(learner.network.parameters(), config.clip or math.inf))
+            if not math.isfinite(loss + gradient):
+                raise _diverged(values, learner, batches, folder)
+            learner.optimiser.step()
+            if config.ema:
+                follow(learner.average, learner.network, decay=config.ema, step=now.step)
+            now.step += 1
+            bar.update()
+            if now.step % config.evaluate_every == 0 or now.step == config.steps:
+                now.seconds = round(time.perf_counter() - clock, 3)
+                scores = validation.scores()
+                if judge(now, scores):
+                    learner.keep_best()
+                now.stopped = 0 < config.patience <= now.waited
+                bar.set_postfix(objective=scores.train, **({"held_out": scores.held_out} if scores.held_out else {}))
+                line = {"step": now.step, **scores._asdict(), "batch": loss, "gradient": gradient}
+                folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
+            if now.step % config.checkpoint_every == 0:
+                folder.save(learner)
 
 
 def accumulate(
@@ -104,10 +178,55 @@ def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -
         kept.copy_(present)
 
 
-# -- tasks -----------------------------------------------------------------------------------------------------------
+# -- the objective as a module -----------------------------------------------------------------------------------------
 
 
-Result = TypeVar("Result", covariant=True)
+class Loss(nn.Module):
+    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+
+    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
+    the spread of the states as the network knows it.
+    """
+
+    network: nn.Module
+    facts: dict[str, Any]
+    jacobian = False
+    scale: Tensor | float = 1.0
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
+        return ()
+
+
+class ObjectiveModule(Loss):
+    """The objective of a velocity network."""
+
+    def __init__(
+        self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
+    ):
+        super().__init__()
+        self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
+        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
+        self.balance = balance and isinstance(network, Normalised) and not find_objective(objective).noise
+        self.scale = network.scale if isinstance(network, Normalised) else 1.0
+
+    def forward(
+        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
+        function, options, given = find_objective(self.objective), dict(self.options), given or {}
+        if function.noise:
+            options["generator"] = generator
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
+            if self.mixed:
+                stack.enter_context(torch.autocast(sample[0].device.type, torch.bfloat16))
+            if self.balance:
+                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
+            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 class Task(Protocol[Result]):
@@ -167,15 +286,15 @@ class VelocityTask:
         return find_objective(self.name).place
 
     def loss(self, typical: Trajectories, config: FitConfig) -> ObjectiveModule:
-        options = {"noise": config.noise or estimate_noise(typical)} if self.name == "isotropic" else {}
+        options = {"noise": config.noise or estimate_noise(typical)} if find_objective(self.name).noise else {}
         velocity, mixed = self._prepare(typical, config), config.precision == "bf16-mixed"
         return ObjectiveModule(velocity, self.name, balance=config.balance, mixed=mixed, **options)
 
     def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return about_flow(network, of_data(network, data), data.states.dtype)
+        return about_flow(network, of_data(network, data, self.name), data.states.dtype)
 
     def result(self, network: nn.Module, data: Trajectories) -> Flow:
-        return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data)
+        return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data, self.name)
 
     def _prepare(self, typical: Trajectories, config: FitConfig) -> nn.Module:
         """A new network, or a copy of the given one, in the data's units and known to be right for the objective."""
@@ -194,118 +313,7 @@ class VelocityTask:
         check_network(network, x, t, objective=self.name)
 
 
-# -- the training loop -----------------------------------------------------------------------------------------------
-
-
-def fit(
-    data: Trajectories,
-    network: str | nn.Module = "mlp",
-    objective: str = "phibe",
-    *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
-) -> Flow:
-    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
-
-    `network` is a name (`mlp`, `residual`, `unet`) or any module called as v(x, t), which is copied. With a folder
-    `out` the run is kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to
-    the same bits, and returns at once what is finished. `held_out` brings paths of its own for the evaluation.
-    """
-    task = VelocityTask(network, objective)
-    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
-
-
-def train(
-    data: Trajectories,
-    task: Task[Result],
-    *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
-) -> Result:
-    """The result of a task after descent on its loss: what `fit` does for a velocity, for anything with a loss."""
-    config = config or FitConfig()
-    samples, check = _split(data, held_out, task.width, config)
-    typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
-    loss = task.loss(typical, config)
-    network, about = loss.network, task.about(loss.network, data)
-    devices = engine(config)
-    batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
-
-    identity = identify(data, held_out, about["network"], loss.facts, config) if out else {}
-    folder = Folder(out, identity, writes=devices.global_rank == 0)
-    if folder.finished:
-        load_weights(network, read_weights(str(out)), str(out))
-        return task.result(network, data)
-
-    loss.to(devices.device)
-    average = copy.deepcopy(loss) if config.ema else loss
-    learner = Learner(network, average.network, _optimiser(network, config))
-    module, learner.optimiser = devices.setup(loss, learner.optimiser)
-    watch = Watch(average, samples, check, config, devices)
-    folder.begin(learner)
-    devices.barrier()  # every process has read the folder before one of them writes to it
-    folder.clean(learner, about)
-
-    quiet = not progress or devices.global_rank > 0
-    with tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar:
-        try:
-            _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
-        except Diverged as error:
-            error.flow = task.result(_best(learner), data)
-            raise
-    folder.finish(learner)
-    devices.barrier()
-    return task.result(_best(learner), data)
-
-
-def _descend(
-    learner: Learner,
-    module: nn.Module,
-    batches: Batches,
-    *,
-    watch: Watch,
-    folder: Folder,
-    config: FitConfig,
-    devices: Any,
-    bar: tqdm,
-) -> None:
-    """Step after step; all that one leaves to the next is in `learner`."""
-    now, clock = learner.progress, time.perf_counter() - learner.progress.seconds
-    with torch.random.fork_rng(devices=[devices.device] if devices.device.type == "cuda" else []):
-        while now.step < config.steps and not now.stopped:
-            seed_device(devices.device, seed_of(config.seed, now.step, devices.global_rank))  # dropout and the like
-            for group in learner.optimiser.param_groups:
-                group["lr"] = config.rate(now.step)
-            learner.optimiser.zero_grad()
-            sample, probes = batches.sample(now.step), batches.probes(now.step)
-            values = accumulate(devices, module, sample, parts=config.micro_batches, generator=probes)
-            loss = float(devices.all_reduce(values.mean()))
-            gradient = float(nn.utils.clip_grad_norm_(learner.network.parameters(), config.clip or math.inf))
-            if not math.isfinite(loss + gradient):
-                raise _diverged(values, learner, batches, folder)
-            learner.optimiser.step()
-            if config.ema:
-                follow(learner.average, learner.network, decay=config.ema, step=now.step)
-            now.step += 1
-            bar.update()
-            if now.step % config.evaluate_every == 0 or now.step == config.steps:
-                now.seconds = round(time.perf_counter() - clock, 3)
-                scores = watch.scores()
-                if judge(now, scores):
-                    learner.keep_best()
-                now.stopped = 0 < config.patience <= now.waited
-                bar.set_postfix(objective=scores.train, **({"held_out": scores.held_out} if scores.held_out else {}))
-                line = {"step": now.step, **scores._asdict(), "batch": loss, "gradient": gradient}
-                folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
-            if now.step % config.checkpoint_every == 0:
-                folder.save(learner)
-
-
-# -- before --------------------------------------------------------------------------------------------------------
+# -- before ------------------------------------------------------------------------------------------------------------
 
 
 def _split(
@@ -351,7 +359,7 @@ def identify(
     }
 
 
-# -- after ---------------------------------------------------------------------------------------------------------
+# -- after -------------------------------------------------------------------------------------------------------------
 
 
 class Diverged(ArithmeticError):

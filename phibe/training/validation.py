@@ -1,4 +1,4 @@
-"""Watch: the objective on training and on held-out samples under the same weights, and a warning when they part."""
+"""Validation: the objective on training and on held-out samples under the same weights; a warning when they part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from phibe.training.loop import Loss
 
 LEAST, MOST = 256, 16384
-"""Held-out samples that an evaluation looks at, always the same: a third of those trained on since the last one."""
+"""Held-out samples of an evaluation, always the same: a third of those trained on since the last one."""
 
 
 class Scores(NamedTuple):
@@ -32,8 +32,8 @@ class Scores(NamedTuple):
     jacobian_dx: float | None
 
 
-class Watch:
-    """Looks at a module's objective on fixed samples."""
+class Validation:
+    """The objective of a module on fixed samples."""
 
     def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
         self.module, self.config, self.devices = module, config, devices
@@ -42,16 +42,16 @@ class Watch:
 
     @torch.no_grad()
     def scores(self) -> Scores:
-        """All processes look at the same samples and agree on the mean of what they see."""
+        """All processes evaluate the same samples and agree on the mean."""
         with evaluating(self.module):
-            train, slopes = self._look(self.train, self.count // 4, slopes=self.module.jacobian)
-            held = self._look(self.check, self.count)[0] if self.check else train
+            train, slopes = self._evaluate(self.train, self.count // 4, slopes=self.module.jacobian)
+            held = self._evaluate(self.check, self.count)[0] if self.check else train
         error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
         seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
         means = self.devices.all_reduce(seen).tolist()
         return Scores(means[0], means[1] if self.check else None, error, means[2] if self.module.jacobian else None)
 
-    def _look(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
         """The objective at `count` samples, with the same random numbers each time; if asked for, their |J·Δx|."""
         like = next(self.module.parameters())
         generator = torch.Generator(like.device).manual_seed(self.config.seed)
@@ -107,6 +107,6 @@ def judge(now: Progress, scores: Scores) -> bool:
             f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
             "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
             "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
-            stacklevel=5,  # the caller of `fit`
+            stacklevel=7,  # the caller of `phibe.fit`
         )
     return better

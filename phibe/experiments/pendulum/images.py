@@ -19,7 +19,7 @@ from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -151,7 +151,7 @@ def learn(latents: Trajectories, objective: str, *, config: Config, fits: Path) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = ResidualMLP((6,), width=config.width, blocks=config.blocks)
-    return fit(latents, network, objective, config=training, out=fits / objective, progress=False)
+    return fit_network(latents, network, objective, config=training, out=fits / objective, progress=False)
 
 
 def committed_codec() -> GeometryCodec:

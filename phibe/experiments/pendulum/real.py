@@ -19,7 +19,7 @@ from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.trajectories import Trajectories
 
 SIMULATED = "simulated"
@@ -139,7 +139,7 @@ def learn(train: Trajectories, objective: str, *, config: Config, fits: Path) ->
         inside = ResidualMLP((4,), width=config.width, blocks=config.blocks, time=False, angles=2)
     network = Normalised.fit(inside, data).keep(slice(0, 2))
     training = replace(config.training, steps=steps, seed=config.seed)
-    return fit(data, network, objective, config=training, out=fits / objective, progress=False)
+    return fit_network(data, network, objective, config=training, out=fits / objective, progress=False)
 
 
 def _from(data: Trajectories, offset: int, stride: int) -> Trajectories:

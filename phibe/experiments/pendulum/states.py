@@ -20,7 +20,7 @@ from phibe.metrics import energy_distance, sliced_w2
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -132,7 +132,7 @@ def learn(train: Trajectories, objective: str, inputs: str, *, config: Config, f
     training = replace(config.training, steps=steps, seed=config.seed)
     network = _network(data, inputs, config)
     folder = fits / f"{objective}-{inputs}"
-    return fit(data, network, objective, config=training, out=folder, progress=False)
+    return fit_network(data, network, objective, config=training, out=folder, progress=False)
 
 
 def _network(data: Trajectories, inputs: str, config: Config) -> Normalised:

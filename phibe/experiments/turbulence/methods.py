@@ -36,7 +36,7 @@ MIXTURES = {"leaning": Between, "stirred": Between, "balanced": Balanced}
 
 CENTRED = "mcvd centred"
 
-EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
+EVALUATIONS = {name: rule.evaluations for name, rule in INTEGRATORS.items()}
 
 
 def methods(config: Any) -> list[str]:
