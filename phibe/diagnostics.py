@@ -235,7 +235,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     100,000 observations only some of the paths.
 
     >>> import phibe, torch
-    >>> data = phibe.OU.reversible().simulate(paths=200, times=torch.linspace(0, 1, 11), seed=0)
+    >>> data = phibe.OU.reversible().simulate(paths=80, times=torch.linspace(0, 1, 11), seed=0)
     >>> sorted({error.objective for error in phibe.diagnose(data).errors})
     ['phibe', 'symmetric', 'symmetric2']
     """

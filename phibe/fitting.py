@@ -33,8 +33,18 @@ from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
-from phibe.training.loop import fit_network, identify
-from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow, save_flow, save_tensors
+from phibe.training.loop import fit_network
+from phibe.training.runs import (
+    Fitted,
+    Folder,
+    about_flow,
+    describe,
+    identify,
+    of_data,
+    open_flow,
+    save_flow,
+    save_tensors,
+)
 from phibe.training.sampling import split_paths
 from phibe.trajectories import Trajectories
 

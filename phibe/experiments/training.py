@@ -9,16 +9,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from threading import Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum, log_spectral_error
 from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, stability
 from phibe.training.config import FitConfig
-from phibe.training.loop import Around, Loss, Result, Task
+from phibe.training.loop import Loss, Result, Task
 from phibe.trajectories import Trajectories
 
 # -- nudges ----------------------------------------------------------------------------------------------------------
@@ -29,6 +29,27 @@ class Placed(Task[Result], Protocol[Result]):
 
     @property
     def place(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Around(Generic[Result]):
+    """Another task with a loss of its own: what is built on it brings `loss`."""
+
+    task: Task[Result]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def width(self) -> int:
+        return self.task.width
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        return self.task.about(network, data)
+
+    def result(self, network: nn.Module, data: Trajectories) -> Result:
+        return self.task.result(network, data)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class OU:
     >>> import phibe, torch
     >>> ou = phibe.OU([[-1.0, -2.0], [2.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]], C0=0.5 * torch.eye(2))  # stationary
     >>> ou.velocity(torch.tensor([[1.0, 0.0]]), 0.0)  # it rotates: 2Jx
-    tensor([[0., 2.]])
+    tensor([[0., 2.]], dtype=torch.float64)
     >>> ou.simulate(paths=3, times=[0.0, 0.1]).states.shape
     torch.Size([3, 2, 2])
     """

@@ -11,10 +11,12 @@ from __future__ import annotations
 import copy
 import math
 import time
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +24,26 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Adam, AdamW, Optimizer
 from tqdm.auto import tqdm
 
+from phibe.calculus import along
 from phibe.flow import Flow
 from phibe.networks import build
 from phibe.networks.checks import check_network
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
-from phibe.training.config import WHERE, FitConfig
+from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS, engine, seed_device
-from phibe.training.runs import Fitted, Folder, Learner, about_flow, fingerprint, load_weights, of_data, read_weights
-from phibe.training.sampling import Batches, Samples, seed_of, split_paths
-from phibe.training.validation import Validation, judge
+from phibe.training.runs import (
+    Fitted,
+    Folder,
+    Learner,
+    Progress,
+    about_flow,
+    identify,
+    load_weights,
+    of_data,
+    read_weights,
+)
+from phibe.training.sampling import Batches, Samples, seed_of, split_samples
 from phibe.trajectories import Trajectories
 
 Result = TypeVar("Result", covariant=True)
@@ -71,7 +83,7 @@ def train(
 ) -> Result:
     """The result of a task after descent on its loss: `fit_network` for anything with a loss."""
     config = config or FitConfig()
-    samples, check = _split(data, held_out, task.width, config)
+    samples, check = split_samples(data, held_out, task.width, config)
     typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
     loss = task.loss(typical, config)
     network, about = loss.network, task.about(loss.network, data)
@@ -178,6 +190,102 @@ def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -
         kept.copy_(present)
 
 
+# -- validation --------------------------------------------------------------------------------------------------------
+
+
+LEAST, MOST = 256, 16384
+"""Held-out samples of an evaluation, always the same: a third of those trained on since the last one."""
+
+
+class Scores(NamedTuple):
+    """Mean objective on training and held-out samples (None: there are none), standard error of the gap, max |J·Δx|."""
+
+    train: float
+    held_out: float | None
+    error: float
+    jacobian_dx: float | None
+
+
+class Validation:
+    """The objective of a module on fixed samples."""
+
+    def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
+        self.module, self.config, self.devices = module, config, devices
+        self.train, self.check = train, check
+        self.count = max(LEAST, min(MOST, config.evaluate_every * config.batch // 3))
+
+    @torch.no_grad()
+    def scores(self) -> Scores:
+        """All processes evaluate the same samples and agree on the mean."""
+        with evaluating(self.module):
+            train, slopes = self._evaluate(self.train, self.count // 4, slopes=self.module.jacobian)
+            held = self._evaluate(self.check, self.count)[0] if self.check else train
+        error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
+        seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
+        means = self.devices.all_reduce(seen).tolist()
+        return Scores(means[0], means[1] if self.check else None, error, means[2] if self.module.jacobian else None)
+
+    def _evaluate(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
+        """The objective at `count` samples, with the same random numbers each time; if asked for, their |J·Δx|."""
+        like = next(self.module.parameters())
+        generator = torch.Generator(like.device).manual_seed(self.config.seed)
+        drawing = torch.Generator().manual_seed(self.config.seed)
+        values, norms = [], [torch.zeros(1)]
+        for piece in samples.some(count, seed=self.config.seed).split(self.config.batch):
+            sample = [part.to(like.dtype).to(like.device) for part in samples.take(piece)]
+            drawn = [part.to(like.dtype).to(like.device) for part in self.module.draw(len(piece), drawing)]
+            values.append(self.module(*sample, *drawn, generator=generator).cpu().double())
+            if slopes:
+                norms.append(self._slope(*sample).cpu())
+        return torch.cat(values), torch.cat(norms)
+
+    def _slope(self, x: Tensor, t: Tensor, *steps: Tensor) -> Tensor:
+        """|J·Δx| of the first transition of each sample."""
+        x, t, dx = (x, t, steps[0]) if self.train.width == 2 else (x[:, 0], t[:, 0], x[:, 1] - x[:, 0])
+        return along(lambda z: self.module.network(z, t), x, dx)[1].flatten(1).norm(dim=1)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def judge(now: Progress, scores: Scores) -> bool:
+    """Note in the progress what the scores mean; True if they are the best so far.
+
+    A finite sample does not bound the objective from below: a flexible network can lower it at the training points for
+    ever, while the velocity gets worse. The objective of v = 0 is 0, so that |best| is a natural unit: training and
+    held-out objective have parted when their gap exceeds it by three standard errors.
+    """
+    if scores.held_out is None:
+        return True
+    better = math.isfinite(scores.held_out) and (now.best is None or scores.held_out < now.best)
+    if better:
+        now.best, now.best_step, now.best_error, now.waited = scores.held_out, now.step, scores.error, 0
+    else:
+        now.waited += 1
+    gap = scores.held_out - scores.train
+    if not now.warned and now.best is not None and not gap <= abs(now.best) + 3 * now.best_error:
+        now.warned = True
+        differentiates = scores.jacobian_dx is not None
+        unbounded = "A finite sample does not bound this objective from below ('symmetric' it does). " * differentiates
+        warnings.warn(
+            f"At step {now.step} the training and the held-out objective have parted: {scores.train:.4g} against "
+            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
+            "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
+            "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
+            stacklevel=7,  # the caller of `phibe.fit`
+        )
+    return better
+
+
 # -- the objective as a module -----------------------------------------------------------------------------------------
 
 
@@ -249,27 +357,6 @@ class Task(Protocol[Result]):
 
 
 @dataclass(frozen=True)
-class Around(Generic[Result]):
-    """Another task with a loss of its own: what is built on it brings `loss`."""
-
-    task: Task[Result]
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def width(self) -> int:
-        return self.task.width
-
-    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return self.task.about(network, data)
-
-    def result(self, network: nn.Module, data: Trajectories) -> Result:
-        return self.task.result(network, data)
-
-
-@dataclass(frozen=True)
 class VelocityTask:
     """A velocity network, by name or a module that is copied, trained on an objective; the result is its flow."""
 
@@ -316,47 +403,10 @@ class VelocityTask:
 # -- before ------------------------------------------------------------------------------------------------------------
 
 
-def _split(
-    data: Trajectories, held_out: Trajectories | None, width: int, config: FitConfig
-) -> tuple[Samples, Samples | None]:
-    """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
-    if held_out is not None:
-        if not isinstance(held_out, Trajectories):
-            raise ValueError(
-                f"`held_out` takes trajectories; a share of the paths is `FitConfig(held_out={held_out})`."
-            )
-        if held_out.state_shape != data.state_shape:
-            raise ValueError(f"`held_out` has states {held_out.state_shape}; the training data has {data.state_shape}.")
-        return Samples(data, width=width), Samples(held_out, width=width)
-    if config.held_out == 0:
-        if config.patience:
-            raise ValueError("`patience` waits for the held-out objective, but `held_out` is 0. Hold some paths out.")
-        return Samples(data, width=width), None
-    train, held = split_paths(len(data), config.held_out, seed=config.seed)
-    return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
-
-
 def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
     kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
     trained = [p for p in network.parameters() if p.requires_grad]
     return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-def identify(
-    data: Trajectories,
-    held_out: Trajectories | None,
-    network: dict[str, Any],
-    objective: dict[str, Any],
-    config: FitConfig,
-) -> dict[str, Any]:
-    """What makes two runs the same run."""
-    return {
-        "objective": objective,
-        "network": network,
-        "data": {"sha256": fingerprint(data), "shape": list(data.states.shape)},
-        "held_out": held_out and {"sha256": fingerprint(held_out), "shape": list(held_out.states.shape)},
-        "config": {name: value for name, value in asdict(config).items() if name not in WHERE},
-    }
 
 
 # -- after -------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from phibe.linear.affine import AffineField
 from phibe.networks import NETWORKS, build
 from phibe.networks.normalised import Normalised
 from phibe.objectives import OBJECTIVES, find_objective
+from phibe.training.config import WHERE, FitConfig
 from phibe.trajectories import Labels, Trajectories
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
@@ -207,6 +208,23 @@ class Learner:
             load_weights(self.average, part(tensors, "average"), where)
         restore_optimiser(self.optimiser, part(tensors, "optimiser"))
         self.best, self.progress = part(tensors, "best"), Progress(**progress)
+
+
+def identify(
+    data: Trajectories,
+    held_out: Trajectories | None,
+    network: dict[str, Any],
+    objective: dict[str, Any],
+    config: FitConfig,
+) -> dict[str, Any]:
+    """What makes two runs the same run."""
+    return {
+        "objective": objective,
+        "network": network,
+        "data": {"sha256": fingerprint(data), "shape": list(data.states.shape)},
+        "held_out": held_out and {"sha256": fingerprint(held_out), "shape": list(held_out.states.shape)},
+        "config": {name: value for name, value in asdict(config).items() if name not in WHERE},
+    }
 
 
 class Folder:
