@@ -11,7 +11,7 @@ import torch
 from problems import PAPER, normal, real
 from torch import nn
 
-from phibe import Trajectories
+from phibe import Trajectories, fit
 from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, phibe
@@ -97,11 +97,12 @@ def test_coordinates_in_other_units_are_learnt_as_well():
     assert errors(False).max() > 0.1
 
 
-def test_an_objective_that_runs_away_warns_once_with_what_to_change(tmp_path):
+def test_an_objective_without_a_floor_warns_once_with_what_to_change(tmp_path):
     few = OU.simulate(paths=80, times=[0.0, 0.05], seed=0)
     hungry = {"steps": 80, "learning_rate": 5e-3, "floor": 1.0, "batch": 64, "evaluate_every": 20, "held_out": 0.25}
+    network, config = small(width=128, depth=3), FitConfig(**{**vars(QUICK), **hungry})
     with pytest.warns(UserWarning, match="have parted.*`patience`.*`weight_decay`.*`ema`.*`input_noise`") as caught:
-        flow = train(small(width=128, depth=3), "phibe", data=few, out=tmp_path, **hungry)
+        flow = fit(few, network, "phibe", config=config, out=tmp_path, progress=False)
     (warning,) = [entry for entry in caught if entry.category is UserWarning]
     history = lines(tmp_path)
     best = min(history, key=lambda line: line["held_out"])
