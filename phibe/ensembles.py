@@ -215,6 +215,6 @@ def generate_with_density(
         return torch.cat([-divergence(flow.velocity, y, t)[:, None], flow.velocity(y, t).flatten(1)], dim=1)
 
     z = torch.cat([start(x0)[:, None], x0.flatten(1)], dim=1)
-    both = replace(flow, velocity=augmented).generate(z, times, **how)
+    both = replace(flow, velocity=augmented, labels=None).generate(z, times, **how)
     states = both.states[..., 1:].reshape(*both.states.shape[:2], *x0.shape[1:])
     return Trajectories(states, both.times, labels=flow.labels), both.states[..., 0]

@@ -371,7 +371,7 @@ def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
     (here / "kind.json").write_text('{"steps": 1.5}')
     code, out, err = say(*arguments.split())
     assert code == 2
-    assert out == "" or out.startswith("chosen")
+    assert out == "" or out.startswith("automatic settings")
     assert message in err
     assert "\n" not in err
     assert err.startswith("phibe: ")
