@@ -40,7 +40,7 @@ class Stencil(NamedTuple):
 class Objective:
     """An objective, with what one needs to know to choose it.
 
-    `width` is the number of neighbouring observations it looks at, `place` which of them it says something of, `order`
+    `width` is the number of neighbouring observations in its stencil, `place` the one it takes the velocity at, `order`
     that of its bias in Δt, `variance` that of its target in units of σ²/Δt, `assumes` what must hold for it to find the
     probability velocity. It takes so many `evaluations` of the velocity, and `products` with its Jacobian: if any,
     networks must be smooth, and a finite sample does not bound it from below. `noise` says that it takes the noise σ²
@@ -308,7 +308,7 @@ def find_objective(name: str) -> Objective:
 
 
 def describe_objectives() -> str:
-    """A table of the objectives: observations they look at, order of the bias in Δt, noise, cost, assumptions."""
+    """A table of the objectives: observations in the stencil, order of the bias in Δt, noise, cost, assumptions."""
     rows = [("objective", "width", "order", "variance", "cost", "assumes")]
     for name, kind in OBJECTIVES.items():
         rows.append((name, str(kind.width), kind.order, f"{kind.variance:g}", kind.cost, kind.assumes))

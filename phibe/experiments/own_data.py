@@ -114,7 +114,7 @@ def measure(name: str, config: Config) -> dict[str, Any]:
 
 def carried(flow: Flow, data: Trajectories) -> Trajectories:
     """The flow from the starts of the data to all of its times."""
-    return flow.generate(data.states[:, 0], data.times, method="rk4")
+    return flow.generate(data.states[:, 0], data.times)
 
 
 def compare(squares: Tensor, floor: Tensor) -> dict[str, Any]:

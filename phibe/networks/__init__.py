@@ -3,7 +3,8 @@
 Shapes everywhere: x (n, *state), t (n,) → (n, *state). All use smooth activations, and GroupNorm or RMSNorm alone,
 since the objectives differentiate the velocity in x. `build` makes one from its name and `arguments`, which each
 remembers, so that a saved configuration and a file of weights are enough to have it back. Any other module may take
-their place: `check_network` says whether it will do.
+their place: `check_network` says whether it will do. A new network is a subclass of `Network`, a line of `NETWORKS`,
+and its name in `phibe.training.config`.
 """
 
 from __future__ import annotations

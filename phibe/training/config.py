@@ -53,7 +53,7 @@ class FitConfig:
         clip: longest gradient, longer ones are shortened to it; 0 leaves them.
         ema: memory of the moving average of the weights that is evaluated and returned; 0 takes the weights themselves.
         input_noise: Gaussian noise on the states while training, in standard deviations of the data.
-        balance: weigh each coordinate of the velocity by its size, so that none is drowned by another's units.
+        balance: weigh each coordinate of the velocity by its size, so that none dominates by its units.
         noise: σ² of the objective `isotropic`; estimated from the training paths if not given.
         held_out: share of the paths kept from training, to find the best weights on; 0 trains on all, returns the last.
         evaluate_every: steps between two evaluations of the held-out objective.
