@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -452,7 +452,13 @@ def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any
         flow = fit_basis(data, plan.model, plan.objective, noise=noise, ridge=ridge, blocks=blocks)
     flow = replace(flow, labels=data.labels, method=find_objective(plan.objective).method)
     if out is not None:
-        save_flow(flow, out, objective={"name": plan.objective}, config=asdict(replace(plan.config, held_out=0.0)))
+        assert isinstance(flow.velocity, nn.Module)
+        config, objective = replace(plan.config, held_out=0.0), {"name": plan.objective}
+        identity = identify(data, None, describe(flow.velocity), objective, config)
+        Folder(out, identity, writes=True)  # refuses the folder of another run
+        save_flow(flow, out, **identity)
+        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": None, "closed_form": True}
+        write_json(Path(out) / "result.json", result)
     return flow
 
 

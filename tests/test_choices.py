@@ -7,7 +7,7 @@ import pytest
 import torch
 from problems import normal, real
 
-from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow
+from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow, write_report
 from phibe.bases import lift, polynomials
 from phibe.calculus import over
 from phibe.experiments import own_data
@@ -19,6 +19,7 @@ from phibe.networks.basis import Basis
 from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised
 from phibe.objectives import Stencil, objective
+from phibe.summaries import describe_run
 from phibe.training.loop import fit_network
 from phibe.training.runs import save_flow
 from phibe.trajectories import Labels
@@ -185,6 +186,17 @@ def test_every_model_goes_through_fit():
     ours = fit(data, cubic, "regression", ridge=0.1, blocks=4)
     assert same(ours, fit_basis(data, cubic, "regression", ridge=0.1, blocks=4))
     assert ours.velocity.covariance.shape == (20, 20)
+
+
+def test_an_affine_fit_at_knots_is_a_run_like_any_other(tmp_path):
+    data, how = OU2.simulate(paths=40, times=TIMES, seed=0), {"knots": [0.0, 0.5, 1.0], "out": tmp_path}
+    flow = fit(data, "affine", "symmetric", **how)
+    assert same(open_flow(tmp_path), flow)
+    assert "solved in closed form" in describe_run(tmp_path)
+    assert write_report(tmp_path, data, calibrate=False).held_out is not None
+    assert same(fit(data, "affine", "symmetric", **how), flow)
+    with pytest.raises(ValueError, match="holds another run"):
+        fit(data, "affine", "regression", **how)
 
 
 def test_a_new_objective_is_one_function_and_one_line():
