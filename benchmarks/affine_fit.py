@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from phibe import OU, Trajectories, fit_affine
+from phibe import OU, Trajectories
+from phibe.linear.affine import fit_affine
 
 
 def write_map(path: Path, *, paths: int, times: torch.Tensor, block: int = 2500) -> None:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from phibe import OU, Flow, fit_basis
+from phibe import OU, Flow
 from phibe.bases import lift, polynomials
 from phibe.experiments.baselines.kernel import fit_kernel
+from phibe.linear.basis import fit_basis
 from phibe.metrics import velocity_error
 from phibe.systems.sde import rotating_well
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from phibe.io import Layout, open_data, read_data
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 
 FRAMES, STATE = 32, (1, 64, 64)
 
@@ -71,7 +71,7 @@ def train(store: Path, way: str) -> dict[str, float]:
     data = open_data(store) if way == "disk" else read_data(store, Layout())[0]
     opened = time.perf_counter()
     config = FitConfig(steps=100, batch=32, evaluate_every=100)
-    fit(data, Stencil(), "regression", config=config, out=store.parent / way, progress=False)
+    fit_network(data, Stencil(), "regression", config=config, out=store.parent / way, progress=False)
     whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "anonymous_megabytes": round(watch.peak),

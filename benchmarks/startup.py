@@ -16,7 +16,8 @@ REPEATS = 7
 PHIBE = str(Path(sys.executable).with_name("phibe"))
 FIT = """
 import torch
-from phibe import Trajectories, fit_affine
+from phibe import Trajectories
+from phibe.linear.affine import fit_affine
 x = torch.randn(50, 6, 2, dtype=torch.float64).cumsum(1)
 fit_affine(Trajectories(x, torch.linspace(0, 1, 6, dtype=torch.float64)))
 """

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time a name is imported when it is first asked for
     from phibe.diagnostics import diagnose
-    from phibe.fitting import fit_auto
+    from phibe.fitting import fit
     from phibe.flow import Flow
-    from phibe.io import open_data
-    from phibe.linear.affine import fit_affine
-    from phibe.linear.basis import fit_basis
+    from phibe.io import open_data, save_data
     from phibe.objectives import OBJECTIVES, isotropic, phibe, regression, symmetric
+    from phibe.report.write import write_report
     from phibe.systems.ou import OU
     from phibe.training.config import FitConfig
-    from phibe.training.loop import fit
-    from phibe.training.runs import open_flow
+    from phibe.training.runs import open_flow, save_flow
     from phibe.trajectories import Trajectories
+    from phibe.widget import explore
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,31 +26,43 @@ __all__ = [
     "Flow",
     "Trajectories",
     "diagnose",
+    "explore",
     "fit",
-    "fit_affine",
-    "fit_auto",
-    "fit_basis",
     "isotropic",
     "open_data",
     "open_flow",
     "phibe",
     "regression",
+    "save_data",
+    "save_flow",
     "symmetric",
+    "write_report",
 ]
 
 _HOMES = {
-    "phibe.fitting": ("fit_auto",),
     "phibe.diagnostics": ("diagnose",),
+    "phibe.fitting": ("fit",),
     "phibe.flow": ("Flow",),
-    "phibe.linear.affine": ("fit_affine",),
-    "phibe.linear.basis": ("fit_basis",),
-    "phibe.objectives": ("OBJECTIVES", "isotropic", "phibe", "regression", "symmetric"),
+    "phibe.io": (
+        "open_data",
+        "save_data",
+    ),
+    "phibe.objectives": (
+        "OBJECTIVES",
+        "isotropic",
+        "phibe",
+        "regression",
+        "symmetric",
+    ),
+    "phibe.report.write": ("write_report",),
     "phibe.systems.ou": ("OU",),
-    "phibe.io": ("open_data",),
     "phibe.training.config": ("FitConfig",),
-    "phibe.training.loop": ("fit",),
-    "phibe.training.runs": ("open_flow",),
+    "phibe.training.runs": (
+        "open_flow",
+        "save_flow",
+    ),
     "phibe.trajectories": ("Trajectories",),
+    "phibe.widget": ("explore",),
 }
 
 

@@ -1,4 +1,8 @@
-"""Calculus of batched states (n, *state): inner products, directional derivatives and divergences, sample by sample."""
+"""Calculus of batched states (n, *state): inner products, directional derivatives and divergences, sample by sample.
+
+The terms of the paper's objectives are made of these: v·u, dᵀ(∇v)d and ∇·v, without ever forming a Jacobian. Read next:
+`phibe.systems.ou`, where velocity and divergence are known exactly, and `phibe.objectives`.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ def observed(data: Trajectories, marks: Marks) -> Tensor:
 
 
 @torch.no_grad()
-def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str = "rk4") -> Tensor:
+def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str | None = None) -> Tensor:
     """The flow from the first state of each path, at the times that this path was observed at, (path, mark, *state).
 
     Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
@@ -99,7 +99,7 @@ def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str = "rk
     for k in range(len(marks.times)):
         there = marks.index[:, k] >= 0
         gap = torch.where(there, times[rows, marks.index[:, k].clamp(min=0)] - t, 0.0)
-        x = _follow(flow, x, t, gap, method)
+        x = _follow(flow, x, t, gap, method or flow.method)
         t = t + gap
         state = x.clone()
         state[~there] = torch.nan
@@ -210,7 +210,7 @@ def states_at(data: Trajectories, t: float) -> Tensor:
 
 @torch.no_grad()
 def generate_with_density(
-    flow: Flow, x0: Tensor, times: Tensor, *, start: Density, method: str, substeps: int | None, extrapolate: bool
+    flow: Flow, x0: Tensor, times: Tensor, *, start: Density, **how: Any
 ) -> tuple[Trajectories, Tensor]:
     """Trajectories through `x0` and log ρ along them, (path, time): d log ρ/dt = −∇·v, from `start` at times[0].
 
@@ -224,8 +224,6 @@ def generate_with_density(
         return torch.cat([-divergence(flow.velocity, y, t)[:, None], flow.velocity(y, t).flatten(1)], dim=1)
 
     z = torch.cat([start(x0)[:, None], x0.flatten(1)], dim=1)
-    both = Flow(augmented, flow.interval, flow.step).generate(
-        z, times, method=method, substeps=substeps, extrapolate=extrapolate
-    )
+    both = replace(flow, velocity=augmented, labels=None).generate(z, times, **how)
     states = both.states[..., 1:].reshape(*both.states.shape[:2], *x0.shape[1:])
     return Trajectories(states, both.times, labels=flow.labels), both.states[..., 0]

@@ -81,11 +81,6 @@ class Distance:
     scale: float
 
 
-def method_for(objective: str) -> str:
-    """The integrator that belongs to the objective: Euler undoes a forward difference, RK4 follows any other field."""
-    return "euler" if objective == "regression" else "rk4"
-
-
 def spread(data: Trajectories) -> Tensor:
     """Standard deviation of each coordinate (of each channel of larger states), to divide states by."""
     seen = data[:: max(1, data.states.nbytes // 2**26)]
@@ -377,7 +372,7 @@ def assess(
     """
     notes = list(notes or [])
     findings: list[Finding] = []
-    method, unit, free = method_for(objective), spread(data), time_free(flow, data)
+    method, unit, free = flow.method, spread(data), time_free(flow, data)
     if held is None:
         held = torch.arange(0, len(data), 5)
         text = "No path of this data was held out: every number here is of paths that the fit has seen."

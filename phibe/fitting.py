@@ -1,32 +1,49 @@
-"""Knots: where in time a basis should be fine, found from how fast the law of the data moves."""
+"""Fitting: `fit`, the one way from trajectories to a flow, and what it chooses when it is not told.
+
+A model is solved in closed form [paper: fixed linear-basis models] or trained [paper: empirical PhiBE-Flow objective];
+either way the sum of a registered objective over the data is least at the velocity that comes back. Read next: `fit`
+below, then `phibe.linear` for the closed forms and `phibe.training.loop` for networks.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from phibe.bases import Basis as Fields
 from phibe.diagnostics import changes_with_time, diagnose
 from phibe.ensembles import integrate, observed, place_marks
 from phibe.files import write_json
 from phibe.flow import Flow
-from phibe.io import windowed
+from phibe.io import open_data, windowed
+from phibe.linear.affine import fit_affine
+from phibe.linear.basis import fit_basis
 from phibe.linear.folds import Size, Sums, fold_sums, in_units_of, left_out, solved
 from phibe.metrics import sliced_w2
-from phibe.networks import build
+from phibe.networks import arguments_of, build
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
-from phibe.training.config import CLASSES, CLOSED, FitConfig
-from phibe.training.loop import fit, identify
-from phibe.training.runs import Fitted, Folder, about_flow, describe, of_data, open_flow
+from phibe.training.config import CLOSED, MODELS, FitConfig, closest
+from phibe.training.loop import fit_network
+from phibe.training.runs import (
+    Fitted,
+    Folder,
+    about_flow,
+    describe,
+    identify,
+    of_data,
+    open_flow,
+    save_flow,
+)
 from phibe.training.sampling import split_paths
 from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
@@ -147,7 +164,7 @@ def fit_closed(
     value = None if check is None else _score(velocity, check, objective)
     identity = identify(data, held_out, describe(velocity), {"name": objective}, config) if out else {}
     folder = Folder(out, identity, writes=os.environ.get("RANK", "0") == "0")
-    flow = of_data(Fitted(velocity), data)
+    flow = of_data(Fitted(velocity), data, objective)
     if folder.finished:
         return open_flow(str(out))
     if folder.path and folder.writes:
@@ -269,15 +286,18 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
     return float((worth * values).sum() / worth.sum())
 
 
-# -- choices ---------------------------------------------------------------------------------------------------------
+# -- the one way in ----------------------------------------------------------------------------------------------------
 
 
 FEW, PIECES, COORDINATES = 5, 40, 8
-"""Paths below which they are cut into pieces, into about how many, and coordinates up to which a basis is tried."""
+"""Paths below which they are cut into windows, into about how many, and coordinates up to which a basis is tried."""
+
+Model = str | nn.Module | Fields
+"""A name of `MODELS`, a network called as v(x, t), or a basis of one's own."""
 
 
-class Choice(NamedTuple):
-    """What was chosen, and why; printed as one line."""
+class Automatic(NamedTuple):
+    """A setting that was chosen, and why; printed as one line."""
 
     what: str
     value: str
@@ -289,122 +309,225 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be fitted: `network` is one of CLASSES but auto; `time` says whether the velocity may depend on it."""
+    """What will be fitted: a `model` other than auto with its `arguments`, on `objective`, as `config` says.
 
+    `time` says whether a closed form may depend on time, `automatic` what was chosen.
+    """
+
+    model: Model
+    arguments: dict[str, Any]
     objective: str
-    network: str
     config: FitConfig
     time: bool
-    choices: tuple[Choice, ...]
-
-    def lines(self) -> list[str]:
-        return ["chosen", *map(str, self.choices)]
+    automatic: tuple[Automatic, ...]
 
 
-def fit_auto(
-    data: Trajectories,
-    network: str = "auto",
+def fit(
+    data: Trajectories | str | Path,
+    model: Model = "auto",
     objective: str = "auto",
     *,
     out: str | Path | None = None,
+    config: FitConfig | None = None,
+    held_out_data: Trajectories | str | Path | None = None,
+    windows: int | None = None,
     time: bool | None = None,
-    arguments: dict[str, Any] | None = None,
+    knots: Any = None,
+    ridge: float = 0.0,
+    blocks: int = 1,
     progress: bool = True,
     **settings: Any,
 ) -> Flow:
-    """The flow of what suits the data; every choice is printed with its reason, and any may be made instead.
+    """The flow fitted to the data; what is `auto` is chosen, and the reason printed.
 
-    `network` is auto, affine or basis (both solved in closed form, their size by cross-validation), mlp, residual or
-    unet, with further `arguments` for its size. `time` = False asks for a velocity that is the same at all times.
-    `settings` are fields of `FitConfig`. Fewer than five paths are cut into windows and taken to be at rest. A run kept
-    in `out` lists its choices in choices.json.
+    `model` is affine or basis (solved in closed form, their size by cross-validation over paths), a network (mlp,
+    residual, unet, transformer, or any module called as v(x, t)), or a basis of your own (see `phibe.bases`), solved
+    with `ridge` and with standard errors from `blocks`. `affine` at given `knots` and your own basis are solved on all
+    paths. `time` = False asks for a velocity that is the same at all times.
+
+    `settings` are fields of `FitConfig` and arguments of the network, as steps=1000, width=64. Paths are cut into
+    `windows` of so many observations, by default if there are fewer than five of them, and then taken to be stationary.
+    `held_out_data` is evaluated on instead of a share of the paths. With a folder `out` the run is kept: the same call
+    goes on where it was killed, `open_flow` opens it, and its automatic.json lists what was chosen.
+
+    >>> import phibe
+    >>> data = phibe.OU.reversible().simulate(paths=100, times=[0.0, 0.1, 0.2, 0.3], seed=0)
+    >>> flow = phibe.fit(data, "affine", "symmetric", held_out=0.1)
+    automatic settings
+      units      standard: mean zero and spread one for each coordinate; theirs go from ... to ...
+      held out   10 of 100 paths: no fit sees them; the report judges by them
+    >>> flow.generate(data.states[:, 0], [0.0, 0.3]).states.shape
+    torch.Size([100, 2, 2])
     """
-    cut = window_length(data)
-    if cut:
-        data, time = windowed(data, cut.observations), False
-    plan = make_plan(data, network, objective, settings=settings, time=time)
-    plan = replace(plan, choices=(*((cut.choice,) if cut else ()), *plan.choices))
-    if progress:
-        print("\n".join(plan.lines()))
-    flow = carry_out(plan, data, out=out, arguments=arguments, progress=progress)
-    if out is not None:
-        write_json(Path(out) / "choices.json", [choice._asdict() for choice in plan.choices])
+    data, held_out = as_trajectories(data), None if held_out_data is None else as_trajectories(held_out_data)
+    on_all = _solved_on_all(model, out, knots=knots, ridge=ridge, blocks=blocks)
+    length = windows or (None if on_all else window_length(data))
+    shown = [_windows(data, length)] if length and not windows else []
+    if length:
+        data, held_out, time = windowed(data, length), held_out and windowed(held_out, length), False
+    plan = make_plan(
+        data, model, objective, config=config, held_out=held_out, time=time, settings=settings, on_all=on_all
+    )
+    shown += plan.automatic
+    leads = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    if progress and leads and shown:
+        print("\n".join(["automatic settings", *map(str, shown)]), flush=True)
+    if on_all:
+        return _solve(plan, data, out, knots=knots, ridge=ridge, blocks=blocks)
+    flow = carry_out(plan, data, out=out, held_out=held_out, progress=progress)
+    if out is not None and leads:
+        write_json(Path(out) / "automatic.json", [setting._asdict() for setting in shown])
     return flow
+
+
+def as_trajectories(data: Trajectories | str | Path) -> Trajectories:
+    """The trajectories themselves, or those in a file."""
+    if isinstance(data, str | Path):
+        return open_data(data)
+    if not isinstance(data, Trajectories):
+        raise ValueError(f"`fit` needs `Trajectories(states, times)` or the path of a file; got {type(data).__name__}.")
+    return data
+
+
+def make_plan(
+    data: Trajectories,
+    model: Model = "auto",
+    objective: str = "auto",
+    *,
+    config: FitConfig | None = None,
+    held_out: Trajectories | None = None,
+    time: bool | None = None,
+    settings: dict[str, Any] | None = None,
+    on_all: bool = False,
+) -> Plan:
+    """The user's settings where they were made, automatic ones elsewhere; of one solve on all paths there are few."""
+    if isinstance(model, str) and model not in MODELS:
+        raise ValueError(f"`model` must be one of {', '.join(MODELS)}{closest(model, MODELS)}; got {model!r}.")
+    kind, of_model = _model(data) if model == "auto" else (model, None)
+    fields_given, arguments = _sorted_settings(kind, settings or {})
+    own, of_budget = (config, None) if config else budget(data, kind)
+    own = replace(own, **fields_given)
+    if own.held_out == 0 and not config and "patience" not in fields_given:
+        own = replace(own, patience=0)  # nothing to wait for
+    name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
+    if on_all:
+        return Plan(kind, arguments, name, own, True, (of_objective,) if of_objective else ())
+    network, of_time = isinstance(kind, str) and kind not in CLOSED, None
+    if time is None and network:
+        time, of_time = _time(data)
+    time = time is not False
+    arguments = {"time": time} | arguments if network else arguments
+    found = (of_objective, of_model, of_time, _units(data, own), of_budget if "steps" not in fields_given else None)
+    chosen = (*found, None if held_out else _split(data, own))
+    return Plan(kind, arguments, name, own, time, tuple(filter(None, chosen)))
 
 
 def carry_out(
     plan: Plan,
     data: Trajectories,
     *,
-    out: str | Path | None,
-    arguments: dict[str, Any] | None = None,
+    out: str | Path | None = None,
     held_out: Trajectories | None = None,
     progress: bool = True,
 ) -> Flow:
-    """Fit what the plan says."""
-    if plan.network in CLOSED:
-        if arguments:
-            raise ValueError(f"`{plan.network}` finds its size itself and takes no arguments; got {arguments}.")
+    """Fit what the plan says, but for what is solved on all paths."""
+    model = plan.model
+    if isinstance(model, str) and model in CLOSED:
         samples = len(data) * data.states.shape[1]
-        tried = sizes(math.prod(data.state_shape), samples, affine=plan.network == "affine", time=plan.time)
+        tried = sizes(math.prod(data.state_shape), samples, affine=model == "affine", time=plan.time)
         return fit_closed(data, plan.objective, candidates=tried, config=plan.config, out=out, held_out=held_out)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.config.seed)
-        made = build(plan.network, data.state_shape, **{"time": plan.time} | (arguments or {}))
-    return fit(data, made, plan.objective, config=plan.config, out=out, held_out=held_out, progress=progress)
+    if isinstance(model, str):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(plan.config.seed)
+            model = build(model, data.state_shape, **plan.arguments)
+    assert isinstance(model, nn.Module)
+    return fit_network(data, model, plan.objective, config=plan.config, out=out, held_out=held_out, progress=progress)
 
 
-def make_plan(
-    data: Trajectories,
-    network: str = "auto",
-    objective: str = "auto",
-    *,
-    settings: dict[str, Any] | None = None,
-    time: bool | None = None,
-) -> Plan:
-    """The user's choices where they were made, ours elsewhere; `settings` are fields of `FitConfig`."""
-    if network not in CLASSES:
-        raise ValueError(f"`network` must be one of {', '.join(CLASSES)}; got {network!r}.")
-    kind, of_class = _class(data) if network == "auto" else (network, None)
-    settings = settings or {}
-    config, of_budget = budget(data, kind)
-    config = replace(config, **settings)
-    of_time = None
-    if time is None and kind in CLOSED:
-        time = True
-    elif time is None:
-        time = changes_with_time(data[:: max(1, len(data) // 2000)])
-        why = "means or variances change" if time else "means and variances do not change"
-        of_time = Choice("time", "it enters" if time else "none", f"{why} between the first and the last third")
-    name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
-    of_budget = None if "steps" in settings else of_budget
-    found = (of_objective, of_class, of_time, _units(data, config), of_budget, _split(data, config))
-    return Plan(name, kind, config, time, tuple(choice for choice in found if choice))
+def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any, ridge: float, blocks: int) -> Flow:
+    """The closed form at given knots, or in a basis of one's own."""
+    noise = plan.config.noise
+    if isinstance(plan.model, str):
+        flow = fit_affine(data, plan.objective, noise=noise, knots=knots)
+    else:
+        flow = fit_basis(data, plan.model, plan.objective, noise=noise, ridge=ridge, blocks=blocks)
+    flow = replace(flow, labels=data.labels, method=find_objective(plan.objective).method)
+    if out is not None:
+        assert isinstance(flow.velocity, nn.Module)
+        config, objective = replace(plan.config, held_out=0.0), {"name": plan.objective}
+        identity = identify(data, None, describe(flow.velocity), objective, config)
+        Folder(out, identity, writes=True)  # refuses the folder of another run
+        save_flow(flow, out, **identity)
+        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": None, "closed_form": True}
+        write_json(Path(out) / "result.json", result)
+    return flow
 
 
-# -- one by one --------------------------------------------------------------------------------------------------------
+# -- what was asked for ------------------------------------------------------------------------------------------------
 
 
-class Cut(NamedTuple):
-    observations: int
-    choice: Choice
+def _solved_on_all(model: Model, out: str | Path | None, *, knots: Any, ridge: float, blocks: int) -> bool:
+    """Whether all paths go into one solve, without cross-validation; an error where an option has no use."""
+    own_basis = not isinstance(model, str | nn.Module)
+    if own_basis and not callable(model):
+        raise ValueError(
+            f"`model` must be one of {', '.join(MODELS)}, a torch module or a basis; got {type(model).__name__}."
+        )
+    if knots is not None and model != "affine":
+        raise ValueError(
+            "`knots` are times for model='affine'; a basis of your own takes them by `phibe.bases.in_time`."
+        )
+    if (ridge or blocks != 1) and not own_basis:
+        raise ValueError("`ridge` and `blocks` are for a basis of your own, as `lift(polynomials(3))` of phibe.bases.")
+    if own_basis and out is not None:
+        raise ValueError("A fit in a basis of your own cannot be kept in `out`: a function is not saved. Fit it again.")
+    return own_basis or knots is not None
 
 
-def window_length(data: Trajectories) -> Cut | None:
-    """For fewer than five paths, how long the pieces should be that stand for paths of their own; else None."""
+def _sorted_settings(model: Model, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of `FitConfig` among the settings, and the arguments of the network."""
+    known = [field.name for field in fields(FitConfig)]
+    arguments = arguments_of(model) if isinstance(model, str) and model not in CLOSED else []
+    for name in settings:
+        if name not in (*known, *arguments):
+            takes = f"{model!r} takes {', '.join(arguments)}"
+            if not arguments:
+                takes = f"{model!r} finds its size itself" if isinstance(model, str) else "yours is made already"
+            raise ValueError(
+                f"There is no setting `{name}`{closest(name, [*known, *arguments])}. Settings are the fields of "
+                f"FitConfig and the arguments of a network; {takes}."
+            )
+    mine = {name: value for name, value in settings.items() if name in known}
+    return mine, {name: value for name, value in settings.items() if name not in known}
+
+
+# -- automatic settings ------------------------------------------------------------------------------------------------
+
+
+def window_length(data: Trajectories) -> int | None:
+    """For fewer than five paths, how long the windows should be that stand for paths of their own; else None."""
     if len(data) >= FEW:
         return None
-    total = int(data._observed(2).sum())
-    length = max(5, min(data.states.shape[1], total // PIECES)) + 1
+    return max(5, min(data.states.shape[1], int(data._observed(2).sum()) // PIECES)) + 1
+
+
+def _windows(data: Trajectories, length: int) -> Automatic:
     plural = "one path" if len(data) == 1 else f"{len(data)} paths"
     reason = (
-        f"{plural} cannot show how a law moves: cut into pieces of {length} observations, taken to be of a process at "
-        "rest, with a velocity that is the same at all times"
+        f"{plural} cannot show how a distribution changes: cut into windows of {length} observations, taken to be of a "
+        "stationary process, with a velocity that is the same at all times"
     )
-    return Cut(length, Choice("windows", f"{length}", reason))
+    return Automatic("windows", f"{length}", reason)
 
 
-def _objective(data: Trajectories) -> tuple[str, Choice]:
+def _time(data: Trajectories) -> tuple[bool, Automatic]:
+    time = changes_with_time(data[:: max(1, len(data) // 2000)])
+    why = "means or variances change" if time else "means and variances do not change"
+    reason = f"{why} between the first and the last third"
+    return time, Automatic("time", "the velocity depends on it" if time else "none", reason)
+
+
+def _objective(data: Trajectories) -> tuple[str, Automatic]:
     """The least error at the data's own step by `diagnose`; `symmetric` where it cannot say.
 
     An objective that differentiates the velocity is not bounded below by a sample: it must be better by a quarter.
@@ -417,28 +540,28 @@ def _objective(data: Trajectories) -> tuple[str, Choice]:
         least = min(errors, key=lambda error: error.total * (1.25 if find_objective(error.objective).jacobian else 1.0))
         others = ", ".join(f"{e.objective} {e.total:.0%}" for e in errors if e is not least)
         reason = f"its error is about {least.total:.0%} of the drift" + (f" ({others})" if others else "")
-        return least.objective, Choice("objective", least.objective, reason)
+        return least.objective, Automatic("objective", least.objective, reason)
     name = "symmetric" if data._shortest() >= 3 else "stratonovich"
-    reason = f"there is too little data, or there are too few times, to compare errors; {name} is bounded and calm"
-    return name, Choice("objective", name, reason)
+    reason = f"there is too little data, or there are too few times, to compare errors; {name} is bounded below"
+    return name, Automatic("objective", name, reason)
 
 
-def _class(data: Trajectories) -> tuple[str, Choice]:
-    """By the shape of the state: a basis for a few coordinates, a U-Net for pictures, else a plain network."""
+def _model(data: Trajectories) -> tuple[str, Automatic]:
+    """By the shape of the state: a basis for a few coordinates, a U-Net for images, else a plain network."""
     shape = data.state_shape
     if len(shape) == 1 and shape[0] <= COORDINATES:
         reason = f"{shape[0]} coordinates: solved in closed form, its size by cross-validation over paths"
-        return "basis", Choice("network", "basis", reason)
+        return "basis", Automatic("model", "basis", reason)
     if len(shape) == 3 and all(size % 4 == 0 and size >= 8 for size in shape[1:]):
-        return "unet", Choice("network", "unet", f"states {shape} are pictures (channels, height, width)")
+        return "unet", Automatic("model", "unet", f"states {shape} are images (channels, height, width)")
     reason = f"states {shape} have {math.prod(shape)} coordinates, too many for polynomials"
-    return "mlp", Choice("network", "mlp", reason)
+    return "mlp", Automatic("model", "mlp", reason)
 
 
-def budget(data: Trajectories, network: str) -> tuple[FitConfig, Choice | None]:
+def budget(data: Trajectories, model: Model) -> tuple[FitConfig, Automatic | None]:
     """Steps and batch by the number of transitions; a closed form needs none."""
     share = 0.2 if len(data) < 2000 else 0.1
-    if network in CLOSED:
+    if model in CLOSED:
         return FitConfig(held_out=share), None
     transitions = int(data._observed(2).sum())
     batch = 256 if math.prod(data.state_shape) <= 64 else 32
@@ -447,19 +570,19 @@ def budget(data: Trajectories, network: str) -> tuple[FitConfig, Choice | None]:
     reason = (
         f"{transitions} transitions, at most 30 times each, in batches of {batch}; stops when held-out paths say so"
     )
-    return config, Choice("budget", f"{steps} steps", reason)
+    return config, Automatic("budget", f"{steps} steps", reason)
 
 
-def _units(data: Trajectories, config: FitConfig) -> Choice:
+def _units(data: Trajectories, config: FitConfig) -> Automatic:
     if not config.normalise:
-        return Choice("units", "those of the data", "`normalise` is off")
+        return Automatic("units", "those of the data", "`normalise` is off")
     some = data[:: max(1, len(data) // 200)]
     spread = some.states[some._observed()].double().flatten(1).std(0)
     reason = f"mean zero and spread one for each coordinate; theirs go from {spread.min():.3g} to {spread.max():.3g}"
-    return Choice("units", "standard", reason)
+    return Automatic("units", "standard", reason)
 
 
-def _split(data: Trajectories, config: FitConfig) -> Choice:
+def _split(data: Trajectories, config: FitConfig) -> Automatic:
     count = max(1, round(len(data) * config.held_out)) if config.held_out else 0
     reason = "no fit sees them; the report judges by them" if count else "`held_out` is 0, so nothing can be checked"
-    return Choice("held out", f"{count} of {len(data)} paths", reason)
+    return Automatic("held out", f"{count} of {len(data)} paths", reason)

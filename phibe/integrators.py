@@ -1,14 +1,23 @@
-"""Integrators: one step of dx/dt = v(x, t), each with its order and its cost."""
+"""Integrators: one step of the probability flow dx/dt = v(x, t), each with its order and its cost.
+
+The paper rolls its learnt flows out by Euler, one step a frame [paper: learned flow]; higher orders and leapfrog are
+for flows that are followed further. A new integrator is a function (or, with a memory, a class) and one line of
+`INTEGRATORS`. Read next: `phibe.flow`, which takes these steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from phibe.calculus import Velocity
+
+ALPHA, FILTER = 0.53, 0.2
+"""Williams' α, and the strength ν of the method `filtered`."""
 
 Step = Callable[[Velocity, Tensor, Tensor, Tensor], Tensor]
 
@@ -31,18 +40,6 @@ def rk4(v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
     k3 = v(x + h / 2 * k2, t + h / 2)
     k4 = v(x + h * k3, t + h)
     return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-
-
-class Integrator(NamedTuple):
-    """A one-step rule, its order, and the evaluations of v it spends on a step."""
-
-    step: Step
-    order: int
-    evaluations: int
-
-
-INTEGRATORS = {"euler": Integrator(euler, 1, 1), "heun": Integrator(heun, 2, 2), "rk4": Integrator(rk4, 4, 4)}
-METHODS = (*INTEGRATORS, "leapfrog", "filtered", "adaptive")
 
 
 class Leapfrog:
@@ -71,12 +68,20 @@ class Leapfrog:
         return after + (ALPHA - 1) * bend
 
 
-ALPHA, FILTER = 0.53, 0.2
-"""Williams' α, and the strength ν of the method `filtered`."""
+class Integrator(NamedTuple):
+    """`start` makes a fresh one-step rule, without a memory; its order, and the evaluations of v that a step costs."""
+
+    start: Callable[[], Step]
+    order: int
+    evaluations: int
 
 
-def stepper(method: str) -> Step:
-    """A fresh rule of that name; those with a memory begin without one."""
-    if method in ("leapfrog", "filtered"):
-        return Leapfrog(FILTER if method == "filtered" else 0.0)
-    return INTEGRATORS[method].step
+INTEGRATORS = {
+    "euler": Integrator(lambda: euler, 1, 1),
+    "heun": Integrator(lambda: heun, 2, 2),
+    "rk4": Integrator(lambda: rk4, 4, 4),
+    "leapfrog": Integrator(Leapfrog, 2, 1),
+    "filtered": Integrator(partial(Leapfrog, FILTER), 1, 1),
+}
+METHODS = (*INTEGRATORS, "adaptive")
+"""What `Flow.generate` takes: these, and the adaptive solver of torchdiffeq."""

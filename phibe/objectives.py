@@ -8,13 +8,17 @@ with a target u and weighted directions dₖ made of the observations. Each obje
 stencil, and a name under which API, command line, reports and apps know it. Called with a velocity v(x, t) it returns
 one value per sample, so that callers average, weight, or take standard errors. Samples of two observations are
 x, dx (n, *state) and t, dt (n,); of more, x (n, width, *state), t (n, width) and dt (n, width − 1).
+
+`phibe` is the empirical PhiBE-Flow objective of the paper, `isotropic` its form for a constant scalar diffusion. A new
+objective is one function under `@objective`; its name also goes to `phibe.training.config`, which the command line
+reads without torch. Read next: `phibe.integrators`, which turn a velocity into trajectories.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,27 +40,43 @@ class Stencil(NamedTuple):
 class Objective:
     """An objective, with what one needs to know to choose it.
 
-    `width` is the number of neighbouring observations it looks at, `place` which of them it says something of, `order`
-    that of its bias in Δt, `variance` that of its target in units of σ²/Δt, `cost` what a value of it takes, `assumes`
-    what must hold for it to find the probability velocity. `jacobian` says whether it differentiates the velocity: then
-    networks must be smooth, and a finite sample does not bound it from below.
+    `width` is the number of neighbouring observations in its stencil, `place` the one it takes the velocity at, `order`
+    that of its bias in Δt, `variance` that of its target in units of σ²/Δt, `assumes` what must hold for it to find the
+    probability velocity. It takes so many `evaluations` of the velocity, and `products` with its Jacobian: if any,
+    networks must be smooth, and a finite sample does not bound it from below. `noise` says that it takes the noise σ²
+    and random signs. `method` is the integrator that fits it: Euler undoes a forward difference, RK4 follows any other
+    field.
     """
 
     def __init__(
         self,
         stencil: Callable[..., Stencil],
         *,
-        width: int,
-        place: int,
+        width: int = 2,
+        place: int = 0,
         order: str,
-        variance: float,
-        cost: str,
+        variance: float = 1.0,
+        products: int = 0,
+        evaluations: int = 1,
+        noise: bool = False,
+        method: str = "rk4",
         assumes: str,
     ):
         update_wrapper(self, stencil)
         self.name, self.stencil, self.width, self.place = stencil.__name__, stencil, width, place
-        self.order, self.variance, self.cost, self.assumes = order, variance, cost, assumes
-        self.jacobian = "Jacobian" in cost
+        self.order, self.variance, self.assumes = order, variance, assumes
+        self.products, self.evaluations, self.noise, self.method = products, evaluations, noise, method
+
+    @property
+    def jacobian(self) -> bool:
+        """Whether it differentiates the velocity."""
+        return self.products > 0
+
+    @property
+    def cost(self) -> str:
+        """What a value of it takes, in words."""
+        count, what = (self.products, "Jacobian product") if self.products else (self.evaluations, "evaluation")
+        return f"{count} {what}{'s' * (count > 1)}"
 
     def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
         """The objective of each sample, (n,)."""
@@ -71,10 +91,10 @@ class Objective:
         return data.pairs() if self.width == 2 else data.windows(self.width)
 
     def weights(self, *sample: Tensor) -> Tensor:
-        """What each sample is worth: one over the variance that noise of unit σ gives its target; (n,), float64.
+        """The weight of each sample: one over the variance that noise of unit σ gives its target; (n,), float64.
 
         The target is linear in the increments Δx_k, u = Σ c_k Δx_k, so its variance is σ² Σ c_k² Δt_k (σ²/Δt of a
-        single transition). Equal steps are worth the same. Unequal ones are not: without weights a sample of two nearly
+        single transition). Equal steps weigh the same. Unequal ones do not: without weights a sample of two nearly
         equal times drowns all others, and with them a sum over transitions is one over time, Σ Δt (…).
         """
         t, dt = sample[1].double(), sample[-1].double()
@@ -92,14 +112,11 @@ OBJECTIVES: dict[str, Objective] = {}
 """Every objective by its name: what the command line, the book and the apps offer."""
 
 
-def objective(
-    *, width: int = 2, place: int = 0, order: str, variance: float = 1.0, cost: str, assumes: str
-) -> Callable[[Callable[..., Stencil]], Objective]:
-    """Turns the equation of a stencil into an objective, under the name of the function."""
+def objective(**facts: Any) -> Callable[[Callable[..., Stencil]], Objective]:
+    """Turns the equation of a stencil into an objective with these facts, under the name of the function."""
 
     def register(stencil: Callable[..., Stencil]) -> Objective:
-        made = Objective(stencil, width=width, place=place, order=order, variance=variance, cost=cost, assumes=assumes)
-        OBJECTIVES[made.name] = made
+        OBJECTIVES[stencil.__name__] = made = Objective(stencil, **facts)
         return made
 
     return register
@@ -122,16 +139,21 @@ def evaluate(velocity: Velocity, stencil: Stencil) -> Tensor:
 # -- two observations --------------------------------------------------------------------------------------------------
 
 
-@objective(order="1", cost="1 Jacobian product", assumes="a Markov state and a small step")
+@objective(order="1", products=1, assumes="a Markov state and a small step")
 def phibe(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
     """Empirical PhiBE-Flow objective, one value per transition   [paper: empirical PhiBE-Flow objective].
 
     ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt, with the last term as one product with the Jacobian. O(Δt) bias.
+
+    >>> import phibe, torch
+    >>> one = torch.ones(1, 1)
+    >>> phibe.phibe(lambda x, t: -x, one, torch.zeros(1), one / 2, torch.tensor([0.5]))  # 1 + 2 + 1/2
+    tensor([3.5000])
     """
     return Stencil(x, t, over(dx, dt), ((1 / dt, dx),))
 
 
-@objective(order="1", cost="1 Jacobian product", assumes="a Markov state, a small step and noise σ²I everywhere")
+@objective(order="1", products=1, noise=True, assumes="a Markov state, a small step and noise σ²I everywhere")
 def isotropic(
     x: Tensor,
     t: Tensor,
@@ -147,16 +169,26 @@ def isotropic(
     ‖v‖² − 2 v·Δx/Δt − σ² εᵀ(∇v)ε, ε = ±1 at random: the last term is σ²∇·v on average, at the price of one
     product with the Jacobian; `exact` takes one for each coordinate. `noise` is σ², known or from `estimate_noise`.
     O(Δt) bias from the drift, none from a known Σ.
+
+    >>> import phibe, torch
+    >>> one = torch.ones(1, 1)
+    >>> phibe.isotropic(lambda x, t: -x, one, torch.zeros(1), one / 2, torch.tensor([0.5]), noise=2.0)  # 1 + 2 + 2
+    tensor([5.])
     """
     probes = list(units(x)) if exact else [rademacher(x, generator)]
     return Stencil(x, t, over(dx, dt), tuple((torch.full_like(t, noise), probe) for probe in probes))
 
 
-@objective(order="–", cost="1 evaluation", assumes="that the forward drift b is wanted, or that there is no noise")
+@objective(order="–", method="euler", assumes="that the forward drift b is wanted, or that there is no noise")
 def regression(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
     """Least squares on the increments, up to a constant: the diffusion term off, so that b̂ minimises it, not v.
 
     ‖v‖² − 2 v·Δx/Δt.
+
+    >>> import phibe, torch
+    >>> one = torch.ones(1, 1)
+    >>> phibe.regression(lambda x, t: -x, one, torch.zeros(1), one / 2, torch.tensor([0.5]))  # 1 + 2
+    tensor([3.])
     """
     return Stencil(x, t, over(dx, dt))
 
@@ -164,7 +196,7 @@ def regression(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 @objective(
     order="1 (2 if reversible)",
     variance=0.5,
-    cost="2 evaluations",
+    evaluations=2,
     assumes="a Markov state, and times that some transitions start from and others end at",
 )
 def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
@@ -181,19 +213,24 @@ def stratonovich(x: Tensor, t: Tensor, dx: Tensor, dt: Tensor) -> Stencil:
 # -- three observations and more ---------------------------------------------------------------------------------------
 
 
-@objective(width=3, place=1, order="1 (2 if reversible)", variance=0.5, cost="1 evaluation", assumes="a Markov state")
+@objective(width=3, place=1, order="1 (2 if reversible)", variance=0.5, assumes="a Markov state")
 def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Least squares on central differences: v is the mean of the forward and the backward drift [Nelson].
 
     ‖v‖² − v·(Δ₊x/Δ₊t + Δ₋x/Δ₋t) at the middle of three observations. Each one-sided difference has the weight ½,
     whatever the two steps are, since the two drifts are different functions. It knows nothing of the first and the last
     observation of a path, where there is no such difference.
+
+    >>> import phibe, torch
+    >>> x, times = torch.tensor([[[0.0], [1.0], [4.0]]]), torch.tensor([[0.0, 1.0, 2.0]])
+    >>> phibe.symmetric(lambda x, t: 2 * x, x, times, times.diff(dim=1))  # 2² − 2·(1 + 3), at x = 1
+    tensor([-4.])
     """
     back, ahead = over(x[:, 1] - x[:, 0], dt[:, 0]), over(x[:, 2] - x[:, 1], dt[:, 1])
     return Stencil(x[:, 1], t[:, 1], (back + ahead) / 2)
 
 
-@objective(width=5, place=2, order="2", variance=1.25, cost="1 evaluation", assumes="a Markov state")
+@objective(width=5, place=2, order="2", variance=1.25, assumes="a Markov state")
 def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
     (b1, b2), (f1, f2) = _sides(x, dt)
@@ -208,7 +245,6 @@ def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     place=2,
     order="4 if reversible, else 1",
     variance=0.694,
-    cost="1 evaluation",
     assumes="a reversible Markov process",
 )
 def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
@@ -226,7 +262,7 @@ def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 2], t[:, 2], u)
 
 
-@objective(width=3, order="2", variance=2.5, cost="2 Jacobian products", assumes="a Markov state")
+@objective(width=3, order="2", variance=2.5, products=2, assumes="a Markov state")
 def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """Second-order PhiBE: b̂ and Σ̂ extrapolated to Δt = 0 from the increments over one and over two steps.
 
@@ -237,7 +273,7 @@ def phibe2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], u, ((H / (H - h) / h, d1), (-h / (H - h) / H, d2)))
 
 
-@objective(width=3, order="1", cost="2 Jacobian products", assumes="a Markov state")
+@objective(width=3, order="1", products=2, assumes="a Markov state")
 def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`phibe` with a covariance free of the drift: Σ̂ = Δ₁Δ₁ᵀ/h − ½(Δ₁Δ₂ᵀ + Δ₂Δ₁ᵀ)/h, Δ₂ being the next increment.
 
@@ -269,6 +305,15 @@ def find_objective(name: str) -> Objective:
     if name not in OBJECTIVES:
         raise ValueError(f"`objective` must be one of {', '.join(OBJECTIVES)}; got {name!r}.")
     return OBJECTIVES[name]
+
+
+def describe_objectives() -> str:
+    """A table of the objectives: observations in the stencil, order of the bias in Δt, noise, cost, assumptions."""
+    rows = [("objective", "width", "order", "variance", "cost", "assumes")]
+    for name, kind in OBJECTIVES.items():
+        rows.append((name, str(kind.width), kind.order, f"{kind.variance:g}", kind.cost, kind.assumes))
+    widths = (13, 6, 24, 9, 20, 0)
+    return "\n".join(" ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)
 
 
 def estimate_noise(data: Trajectories) -> float:

@@ -329,7 +329,7 @@ def _steps(velocity: Velocity, times: Tensor, dimension: int, method: str) -> np
     """The map of each single step between neighbouring times, as [[M, c], [0, 1]]: composing is multiplying."""
     t, h = (part.repeat_interleave(dimension + 1)[:, None] for part in (times[:-1], times.diff()))
     starts = _simplex(dimension).repeat(len(times) - 1, 1)
-    ends = INTEGRATORS[method].step(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
+    ends = INTEGRATORS[method].start()(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
     return _homogeneous(*_affine_through(ends.reshape(-1, dimension + 1, dimension)), corner=1.0)
 
 

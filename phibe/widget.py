@@ -100,6 +100,11 @@ def explore(flow: Flow, data: Any = None, *, method: str = "rk4") -> Explorer:
 
     `data` gives the particles their starts: trajectories, shown behind them, or states (n, *state). A normalised
     network needs none. It takes ipywidgets.
+
+    >>> import phibe, torch
+    >>> explorer = phibe.explore(phibe.Flow(lambda x, t: -x, (0.0, 1.0)), torch.randn(50, 2))
+    >>> explorer.method.value
+    'rk4'
     """
     return Explorer(flow, data, method=method)
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from phibe import OU, Flow, fit_affine, fit_basis
+from phibe import OU, Flow
 from phibe.bases import in_time, lift, polynomials
 from phibe.integrators import METHODS
+from phibe.linear.affine import fit_affine
+from phibe.linear.basis import fit_basis
 from phibe.theory import affine_coefficients, flow_map, pushforward
 
 TIMES = torch.cat([torch.linspace(0, 1, 41), torch.linspace(1.05, 2, 20)]).double()  # the step changes on the way

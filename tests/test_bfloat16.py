@@ -12,7 +12,7 @@ from phibe.experiments.video.vq import VQCodec, VQTask
 from phibe.networks import build
 from phibe.training import devices
 from phibe.training.devices import bf16_trouble, bfloat16
-from phibe.training.loop import VelocityTask, fit
+from phibe.training.loop import VelocityTask, fit_network
 
 CPU = torch.device("cpu")
 FRAME = (1, 8, 8)
@@ -36,7 +36,7 @@ def trial(monkeypatch):
 def tried(folder, precision):
     config = FitConfig(steps=2, batch=4, precision=precision, accelerator="cpu", held_out=0)
     data = Trajectories(normal(3, 6, 2).float(), torch.arange(6.0))
-    return fit(data, "mlp", objective="symmetric", config=config, out=folder, progress=False)
+    return fit_network(data, "mlp", objective="symmetric", config=config, out=folder, progress=False)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_the_built_book_is_up_to_date(book):
 
 def test_a_name_in_prose_must_exist():
     names = load("book/_ext/names.py")
-    assert all(map(names.exists, ["phibe.fit_affine", "phibe.systems.ou.OU.velocity"]))
+    assert all(map(names.exists, ["phibe.linear.affine.fit_affine", "phibe.systems.ou.OU.velocity"]))
     assert not any(map(names.exists, ["phibe.no_such_name", "phibe.OU.no_such_method", "phibe.no.such.module"]))
 
 

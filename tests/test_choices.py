@@ -1,19 +1,26 @@
-"""Automatic choices: each follows from the data, and the flow they lead to passes at observations left out."""
+"""One way in: automatic settings follow from the data, and the flow they lead to passes at observations left out."""
 
 import json
+import math
 
 import pytest
 import torch
 from problems import normal, real
 
-from phibe import OU, FitConfig, Trajectories, fit_affine, fit_auto, open_flow
+from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow, write_report
+from phibe.bases import lift, polynomials
+from phibe.calculus import over
 from phibe.experiments import own_data
 from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
+from phibe.linear.affine import fit_affine
 from phibe.linear.basis import fit_basis
 from phibe.linear.folds import Size
 from phibe.networks.basis import Basis
+from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised
-from phibe.training.runs import save_flow
+from phibe.objectives import Stencil, objective
+from phibe.training.loop import fit_network
+from phibe.training.runs import describe_run, save_flow
 from phibe.trajectories import Labels
 
 TIMES = torch.linspace(0, 1, 21, dtype=torch.float64)
@@ -76,17 +83,17 @@ def test_hats_are_one_in_sum_and_at_their_knots():
 def test_a_run_in_closed_form_opens_like_any_other(tmp_path):
     data = OU2.simulate(paths=40, times=TIMES, seed=0)
     labelled = Trajectories(data.states, data.times, labels=Labels.read(["t [s]", "x [m]", "y [m]"]))
-    flow = fit_auto(labelled, out=tmp_path / "run", progress=False)
+    flow = fit(labelled, out=tmp_path / "run", progress=False)
     again = open_flow(tmp_path / "run")
     x, t = normal(9, 2), torch.linspace(0, 1, 9).double()
     assert torch.equal(again.velocity(x, t), flow.velocity(x, t))
     assert again.labels == labelled.labels and again.interval == flow.interval
     assert again.generate(x, TIMES).labels == labelled.labels
-    names = {choice["what"] for choice in json.loads((tmp_path / "run" / "choices.json").read_text("utf8"))}
-    assert names == {"objective", "network", "units", "held out"}
-    fit_auto(labelled, out=tmp_path / "run", progress=False)  # the same again is there already
+    names = {setting["what"] for setting in json.loads((tmp_path / "run" / "automatic.json").read_text("utf8"))}
+    assert names == {"objective", "model", "units", "held out"}
+    fit(labelled, out=tmp_path / "run", progress=False)  # the same again is there already
     with pytest.raises(ValueError, match="holds another run"):
-        fit_auto(labelled, "affine", "regression", out=tmp_path / "run", progress=False)
+        fit(labelled, "affine", "regression", out=tmp_path / "run", progress=False)
 
 
 def test_an_affine_fit_can_be_kept_too(tmp_path):
@@ -107,8 +114,8 @@ def test_an_affine_fit_can_be_kept_too(tmp_path):
 def test_the_class_follows_from_the_shape_of_the_state(shape, network):
     data = Trajectories(normal(6, 4, *shape), torch.arange(4.0))
     plan = make_plan(data, objective="symmetric")
-    assert plan.network == network
-    assert make_plan(data, "residual", "symmetric").network == "residual"
+    assert plan.model == network
+    assert make_plan(data, "residual", "symmetric").model == "residual"
 
 
 def test_the_objective_is_the_one_of_least_error():
@@ -117,8 +124,8 @@ def test_the_objective_is_the_one_of_least_error():
     plan = make_plan(data)
     assert plan.objective in ("symmetric", "symmetric2")
     assert make_plan(data, objective="phibe").objective == "phibe"
-    (choice,) = [choice for choice in plan.choices if choice.what == "objective"]
-    assert "phibe" in choice.reason and "%" in choice.reason
+    (setting,) = [setting for setting in plan.automatic if setting.what == "objective"]
+    assert "phibe" in setting.reason and "%" in setting.reason
     short = Trajectories(normal(4, 2, 1), real([0.0, 1.0]))
     assert make_plan(short).objective == "stratonovich"
 
@@ -129,8 +136,8 @@ def test_the_budget_grows_with_the_data_and_yields_to_the_user():
     assert steps[0] < steps[1]
     plan = make_plan(many, objective="symmetric", settings={"steps": 7, "held_out": 0.5})
     assert (plan.config.steps, plan.config.held_out) == (7, 0.5)
-    assert not [choice for choice in plan.choices if choice.what == "budget"]
-    assert "10 of 20 paths" in " ".join(map(str, plan.choices))
+    assert not [setting for setting in plan.automatic if setting.what == "budget"]
+    assert "10 of 20 paths" in " ".join(map(str, plan.automatic))
 
 
 def test_no_candidate_has_more_coefficients_than_the_samples_bear():
@@ -144,14 +151,110 @@ def test_one_long_path_gives_a_velocity_that_knows_no_time(tmp_path):
     """A stationary rotation: dX = (−1 + 2J)X dt + dB, v = 2JX at rest."""
     process = OU([[-1.0, -2.0], [2.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]], C0=0.5 * torch.eye(2).double())
     data = process.simulate(paths=1, times=0.05 * torch.arange(4001.0).double(), seed=0)
-    assert window_length(data).observations == 101
+    assert window_length(data) == 101
     assert window_length(process.simulate(paths=5, times=TIMES, seed=0)) is None
-    flow = fit_auto(data, objective="symmetric", progress=False)
+    flow = fit(data, objective="symmetric", progress=False)
     x = normal(200, 2) / 2**0.5
     v = flow.velocity(x, torch.zeros(200).double())
     assert torch.equal(v, flow.velocity(x, torch.ones(200).double()))
     exact = x @ real([[0.0, 2.0], [-2.0, 0.0]])
     assert float((v - exact).square().mean() / exact.square().mean()) < 0.05
+
+
+# -- one way in --------------------------------------------------------------------------------------------------------
+
+
+def same(one, two):
+    x, t = normal(9, 2), torch.linspace(0, 1, 9).double()
+    return torch.equal(one.velocity(x, t), two.velocity(x, t))
+
+
+def test_every_model_goes_through_fit():
+    """A name, a module, knots and a basis of one's own reach the same engines, with the same settings."""
+    data, quick = OU2.simulate(paths=40, times=TIMES, seed=0), {"steps": 5, "batch": 16, "progress": False}
+    config = FitConfig(steps=5, batch=16, ema=0.99, held_out=0.2, patience=15)
+    network = fit(data, "mlp", "symmetric", width=7, depth=2, time=True, **quick)
+    torch.manual_seed(0)
+    module = MLP((2,), width=7, depth=2)
+    assert same(network, fit_network(data, module, "symmetric", config=config, progress=False))
+    assert same(network, fit(data, module, "symmetric", config=config, progress=False))
+    assert not same(network, fit(data, module, "symmetric", seed=1, **quick))
+    knots = [0.0, 0.5, 1.0]
+    assert same(fit(data, "affine", "symmetric", knots=knots), fit_affine(data, "symmetric", knots=knots))
+    cubic = lift(polynomials(3))
+    ours = fit(data, cubic, "regression", ridge=0.1, blocks=4)
+    assert same(ours, fit_basis(data, cubic, "regression", ridge=0.1, blocks=4))
+    assert ours.velocity.covariance.shape == (20, 20)
+
+
+def test_an_affine_fit_at_knots_is_a_run_like_any_other(tmp_path):
+    data, how = OU2.simulate(paths=40, times=TIMES, seed=0), {"knots": [0.0, 0.5, 1.0], "out": tmp_path}
+    flow = fit(data, "affine", "symmetric", **how)
+    assert same(open_flow(tmp_path), flow)
+    assert "solved in closed form" in describe_run(tmp_path)
+    assert write_report(tmp_path, data, calibrate=False).held_out is not None
+    assert same(fit(data, "affine", "symmetric", **how), flow)
+    with pytest.raises(ValueError, match="holds another run"):
+        fit(data, "affine", "regression", **how)
+
+
+def test_a_new_objective_is_one_function_and_one_line():
+    """Forward differences of twice the step: it is trained, solved, integrated and kept like those of the package."""
+
+    @objective(width=3, order="1", variance=0.5, method="euler", assumes="a Markov state")
+    def twice(x, t, dt):
+        return Stencil(x[:, 0], t[:, 0], over(x[:, 2] - x[:, 0], dt.sum(1)))
+
+    try:
+        data = Trajectories(torch.exp(-TIMES)[None, :, None] * (normal(50, 1, 1) + 2), TIMES)  # v = −x
+        flows = [
+            fit(data, model, "twice", steps=300, progress=False) for model in ("affine", lift(polynomials(1)), "mlp")
+        ]
+        assert [flow.method for flow in flows] == ["euler"] * 3
+        x, t = real([[0.8], [2.0]]), real([0.5, 0.5])
+        exact = (math.exp(-0.1) - 1) / 0.1 * x
+        for flow, tolerance in zip(flows, (1e-6, 1e-6, 0.1), strict=True):
+            torch.testing.assert_close(flow.velocity(x, t), exact, rtol=tolerance, atol=tolerance)
+    finally:
+        del OBJECTIVES["twice"]
+
+
+def test_a_flow_knows_the_integrator_of_its_objective(tmp_path):
+    data = OU2.simulate(paths=40, times=TIMES, seed=0)
+    for name, method in (("regression", "euler"), ("symmetric", "rk4")):
+        flow = fit(data, "affine", name, out=tmp_path / name, progress=False)
+        assert (flow.method, open_flow(tmp_path / name).method) == (method, method)
+    config = json.loads((tmp_path / "regression" / "config.json").read_text("utf8"))
+    del config["method"]  # as runs of before had it
+    (tmp_path / "regression" / "config.json").write_text(json.dumps(config), "utf8")
+    assert open_flow(tmp_path / "regression").method == "euler"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mpl",), r"`model` must be one of auto, affine.*transformer \(did you mean mlp\?\); got 'mpl'"),
+        ((3,), "a torch module or a basis; got int"),
+        (("mlp", {"stepz": 3}), r"no setting `stepz` \(did you mean steps\?\).*'mlp' takes width, depth, activation"),
+        (("basis", {"width": 3}), "no setting `width`.*'basis' finds its size itself"),
+        (("mlp", {"knots": [0, 1]}), "`knots` are times for model='affine'"),
+        (("mlp", {"ridge": 0.1}), "`ridge` and `blocks` are for a basis of your own"),
+        ((lift(polynomials(1)), {"out": "run"}), "cannot be kept"),
+        (("mlp", {"objective": "fibe"}), "`objective` must be one of phibe"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said(arguments, message):
+    model, settings = (*arguments, {})[:2]
+    with pytest.raises(ValueError, match=message):
+        fit(OU2.simulate(paths=10, times=TIMES, seed=0), model, progress=False, **settings)
+    with pytest.raises(ValueError, match="needs `Trajectories.*got Tensor"):
+        fit(normal(3, 4, 2), "mlp")
+
+
+def test_everything_may_be_trained_on_without_a_word_on_patience():
+    data = OU2.simulate(paths=10, times=TIMES, seed=0)
+    assert make_plan(data, "mlp", "symmetric", settings={"held_out": 0}).config.patience == 0
+    assert make_plan(data, "mlp", "symmetric").config.patience == 15
 
 
 # -- quality -----------------------------------------------------------------------------------------------------------

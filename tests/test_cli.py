@@ -24,7 +24,7 @@ from phibe.training.runs import open_flow
 
 ROOT = Path(__file__).resolve().parent.parent
 MIXED = {"width": 64, "time": False, "blocks": [1, 2], "activation": "silu"}
-QUICK = ["--network", "mlp", "--steps=12", "--batch=16", "--evaluate-every", "6", "--network_arguments", "width=8"]
+QUICK = ["--model", "mlp", "--steps=12", "--batch=16", "--evaluate-every", "6", "--model_arguments", "width=8"]
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_the_options_are_printed_saved_and_read_again(here, say):
     config = json.loads((here / "run" / "config.json").read_text("utf8"))["config"]
     assert (config["learning_rate"], config["ema"], config["steps"]) == (0.02, 0.5, 12)
     saved = json.loads((here / "run" / "options.json").read_text("utf8"))
-    given = {"objective": "regression", "out": "run", "steps": 12, "batch": 16, "evaluate_every": 6, "network": "mlp"}
-    assert saved == printed | given | {"network_arguments": {"width": 8}}
+    given = {"objective": "regression", "out": "run", "steps": 12, "batch": 16, "evaluate_every": 6, "model": "mlp"}
+    assert saved == printed | given | {"model_arguments": {"width": 8}}
 
 
 def test_data_of_other_kinds_is_described(here, say):
@@ -327,10 +327,13 @@ def test_a_value_may_begin_with_a_minus():
         ("fit data.npz --steps many", "--steps needs int; got 'many'."),
         ("fit data.npz --steps 0", "`steps` must be a whole number from 1; got 0."),
         ("fit data.npz --objective fibe", "--objective needs one of auto, phibe, "),
-        ("fit data.npz --network cnn", "--network needs one of auto, affine, basis, mlp, residual, unet; got 'cnn'."),
-        ("fit data.npz --network mlp --network_arguments widht=3", "The network 'mlp' has no argument widht"),
-        ("fit data.npz --network_arguments width=3", "`basis` finds its size itself and takes no arguments"),
-        ("fit data.npz --network_arguments width", "--network-arguments needs pairs as name=value; got 'width'."),
+        (
+            "fit data.npz --model cnn",
+            "--model needs one of auto, affine, basis, mlp, residual, unet, transformer; got 'cnn'.",
+        ),
+        ("fit data.npz --model mlp --model_arguments widht=3", "There is no setting `widht` (did you mean width?)"),
+        ("fit data.npz --model_arguments width=3", "'basis' finds its size itself"),
+        ("fit data.npz --model_arguments width", "--model-arguments needs pairs as name=value; got 'width'."),
         ("fit data.npz --noise much", "--noise needs float; got 'much'."),
         ("fit data.npz --balance maybe", "--balance needs true or false; got 'maybe'."),
         ("fit data.npz --steps", "--steps needs a value."),
@@ -338,9 +341,9 @@ def test_a_value_may_begin_with_a_minus():
         ("fit data.npz --config text.npz", "text.npz is not JSON"),
         ("fit data.npz --config wrong.json", "wrong.json: there is no option stepz (did you mean steps?)."),
         ("fit data.npz --config kind.json", "--steps needs int; got 1.5."),
-        ("fit data.npz --network unet", "This U-Net takes states (channels, height, width)"),
+        ("fit data.npz --model unet", "This U-Net takes states (channels, height, width)"),
         (
-            "fit data.npz --network mlp --batch 3 --micro_batches 2",
+            "fit data.npz --model mlp --batch 3 --micro_batches 2",
             "`batch` must be a multiple of processes × micro-batches",
         ),
         ("check none.npz", "There is no file none.npz."),
@@ -374,7 +377,7 @@ def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
     (here / "kind.json").write_text('{"steps": 1.5}', "utf8")
     code, out, err = say(*arguments.split())
     assert code == 2
-    assert out == "" or out.startswith("chosen")
+    assert out == "" or out.startswith("automatic settings")
     assert message in err
     assert "\n" not in err
     assert err.startswith("phibe: ")

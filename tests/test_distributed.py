@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from phibe.networks.mlp import MLP
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ def train(name, out, **changes):
     settings = {"steps": 12, "batch": 16, "evaluate_every": 4, "checkpoint_every": 4, "precision": "64-true"}
     config = FitConfig(**settings | {k: v for k, v in options.items() if k != "objective"})
     data = PAPER["reversible"].simulate(paths=20, times=torch.linspace(0, 1, 7), seed=0)
-    return fit(data, MLP((2,), width=6, depth=1), options["objective"], config=config, out=out, progress=False)
+    return fit_network(data, MLP((2,), width=6, depth=1), options["objective"], config=config, out=out, progress=False)
 
 
 WORKER = """

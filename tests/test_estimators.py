@@ -8,9 +8,10 @@ from hypothesis import given
 from problems import PAPER, normal, order, properties, real, reversible_systems
 from torch.func import jacrev, vmap
 
-from phibe import OU, FitConfig, Trajectories, fit, fit_affine, fit_basis, theory
+from phibe import OU, FitConfig, Trajectories, fit, theory
 from phibe.bases import lift, polynomials
-from phibe.linear.affine import AffineField
+from phibe.linear.affine import AffineField, fit_affine
+from phibe.linear.basis import fit_basis
 from phibe.metrics import global_velocity_error
 from phibe.objectives import OBJECTIVES, find_objective, stratonovich, symmetric
 from phibe.theory import affine_bias, affine_minimiser

@@ -81,7 +81,7 @@ def run(tmp_path_factory):
     arguments = [
         "fit",
         folder / "data.csv",
-        "--network",
+        "--model",
         "affine",
         "--objective",
         "symmetric",

@@ -10,10 +10,11 @@ from problems import PAPER, kinetic, near, normal, properties, real, stable_syst
 from torch import nn
 from torch.func import jvp
 
-from phibe import OU, Trajectories, fit_affine, fit_basis, theory
+from phibe import OU, Trajectories, theory
 from phibe.bases import in_time, lift, polynomials
 from phibe.calculus import divergence
-from phibe.linear.affine import AffineField
+from phibe.linear.affine import AffineField, fit_affine
+from phibe.linear.basis import fit_basis
 from phibe.linear.sums import grid_moments, grouped_moments
 from phibe.networks import build
 from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression

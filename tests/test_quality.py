@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from phibe import OU, Flow, Trajectories, fit_affine
+from phibe import OU, Flow, Trajectories
 from phibe.ensembles import integrate, observed, place_marks, time_free
 from phibe.evaluation import (
     Distance,
@@ -24,6 +24,7 @@ from phibe.evaluation import (
     write_source,
 )
 from phibe.io import save_data
+from phibe.linear.affine import fit_affine
 from phibe.metrics import Estimate
 
 TIMES = torch.linspace(0, 1, 13, dtype=torch.float64)

@@ -15,7 +15,7 @@ from torch import nn
 from phibe.networks.mlp import MLP
 from phibe.training import loop
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.runs import differences
 from phibe.training.tensors import load_tensors, save_tensors
 
@@ -30,7 +30,9 @@ def network(width=8):
 
 
 def train(out, net=None, objective="regression", data=DATA, **changes):
-    return fit(data, net or network(), objective, config=FitConfig(**{**CONFIG, **changes}), out=out, progress=False)
+    return fit_network(
+        data, net or network(), objective, config=FitConfig(**{**CONFIG, **changes}), out=out, progress=False
+    )
 
 
 def content(out):
@@ -64,7 +66,7 @@ from phibe import OU
 from phibe.networks import MLP
 from phibe.training import loop
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 
 data = OU.reversible().simulate(paths=30, times=torch.linspace(0, 1, 9), seed=0)
 config = FitConfig(steps=160, batch=16, evaluate_every=7, checkpoint_every=3, ema=0.9)
@@ -77,7 +79,7 @@ def tell(*args, **kwargs):
 
 def train(out):
     torch.manual_seed(0)
-    fit(data, MLP((2,), width=8, depth=1), "regression", config=config, out=out, progress=False)
+    fit_network(data, MLP((2,), width=8, depth=1), "regression", config=config, out=out, progress=False)
 
 train(sys.argv[2])
 loop.accumulate = tell

@@ -13,7 +13,7 @@ from phibe import Trajectories
 from phibe.io import open_data, save_data
 from phibe.networks.mlp import MLP
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.sampling import BLOCKS, Batches, Order, Samples, split_paths
 
 REGULAR = Trajectories(normal(7, 9, 3), torch.linspace(0, 1, 9))
@@ -134,7 +134,7 @@ def test_training_from_disk_ends_with_the_same_bits(tmp_path):
     torch.manual_seed(0)
     network = MLP((2,), width=8, depth=1)
     mapped = open_data(save_data(data, tmp_path / "data.zarr"))
-    flows = [fit(d, network, "regression", config=config, progress=False) for d in (data, mapped)]
+    flows = [fit_network(d, network, "regression", config=config, progress=False) for d in (data, mapped)]
     for a, b in zip(*(flow.velocity.state_dict().values() for flow in flows), strict=True):
         assert torch.equal(a, b)
 

@@ -11,13 +11,13 @@ import torch
 from problems import PAPER, normal, real
 from torch import nn
 
-from phibe import Trajectories
+from phibe import Trajectories, fit
 from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, phibe
 from phibe.training.config import FitConfig
 from phibe.training.devices import Plain, bf16_trouble, engine, pick
-from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit, follow
+from phibe.training.loop import Diverged, ObjectiveModule, accumulate, fit_network, follow
 from phibe.training.runs import open_flow, save_flow
 from phibe.training.sampling import Batches
 
@@ -39,7 +39,7 @@ def train(network=None, objective="regression", *, data=None, out=None, judged_o
     """A fit of a few steps; regression spares the Jacobian where it does not matter."""
     config = FitConfig(**{**vars(QUICK), **changes})
     data = observe() if data is None else data
-    return fit(data, network or small(), objective, config=config, out=out, held_out=judged_on, progress=False)
+    return fit_network(data, network or small(), objective, config=config, out=out, held_out=judged_on, progress=False)
 
 
 def weights(flow):
@@ -72,7 +72,7 @@ def relative_error(velocity, times=(0.2, 0.5, 0.8)):
 def test_a_small_network_learns_the_velocity_of_a_known_process():
     config = FitConfig(steps=200, batch=256, learning_rate=1e-2, evaluate_every=50)
     data = observe(1000, 101)
-    flow = fit(data, small(width=24), config=config, progress=False)
+    flow = fit_network(data, small(width=24), config=config, progress=False)
     assert relative_error(flow.velocity) < 0.12
     assert relative_error(OU.drift) > 0.16  # the drift alone is another field
     made = flow.generate(data.states[:, 0], data.times[:51:10])
@@ -97,11 +97,12 @@ def test_coordinates_in_other_units_are_learnt_as_well():
     assert errors(False).max() > 0.1
 
 
-def test_an_objective_that_runs_away_warns_once_with_what_to_change(tmp_path):
+def test_an_objective_without_a_floor_warns_once_with_what_to_change(tmp_path):
     few = OU.simulate(paths=80, times=[0.0, 0.05], seed=0)
     hungry = {"steps": 80, "learning_rate": 5e-3, "floor": 1.0, "batch": 64, "evaluate_every": 20, "held_out": 0.25}
+    network, config = small(width=128, depth=3), FitConfig(**{**vars(QUICK), **hungry})
     with pytest.warns(UserWarning, match="have parted.*`patience`.*`weight_decay`.*`ema`.*`input_noise`") as caught:
-        flow = train(small(width=128, depth=3), "phibe", data=few, out=tmp_path, **hungry)
+        flow = fit(few, network, "phibe", config=config, out=tmp_path, progress=False)
     (warning,) = [entry for entry in caught if entry.category is UserWarning]
     history = lines(tmp_path)
     best = min(history, key=lambda line: line["held_out"])
@@ -430,7 +431,7 @@ def test_folders_that_hold_no_flow_say_so(tmp_path):
 
 
 def test_the_progress_bar_shows_both_objectives(capsys):
-    fit(observe(), small(), "regression", config=QUICK)
+    fit_network(observe(), small(), "regression", config=QUICK)
     shown = capsys.readouterr().err
     assert "regression: 100%" in shown
     assert "step/s" in shown

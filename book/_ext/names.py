@@ -1,4 +1,4 @@
-"""Sphinx extension: a name in prose, such as {func}`phibe.fit_affine`, must exist in the package.
+"""Sphinx extension: a name in prose, such as {func}`phibe.linear.affine.fit_affine`, must exist in the package.
 
 One that has an entry in the reference leads there, another that exists becomes plain code; one that does not exist
 stays unresolved, and the strict build fails on it.

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from phibe.training.config import closest
+
 HELP = """phibe: probability flows from discretely observed stochastic trajectories
 
   phibe check DATA            what is in a file of trajectories and what it is good for, or how a run is
@@ -85,12 +87,6 @@ def find_command(name: str) -> Callable[[list[str]], None]:
     if name not in commands:
         raise ValueError(f"there is no command {name!r}{closest(name, commands)}. See `phibe --help`.")
     return commands[name]
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)`, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 # -- the options of a command ------------------------------------------------------------------------------------------

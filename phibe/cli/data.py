@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phibe.cli import Options
-from phibe.training.config import CLASSES, METHOD_NAMES, MISSING, OBJECTIVE_NAMES, FitConfig
+from phibe.training.config import METHOD_NAMES, MISSING, MODELS, OBJECTIVE_NAMES, FitConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,10 +80,9 @@ def fit(arguments: list[str]) -> None:
     options.add("data", str, help=f"{KINDS}; one larger than memory is a .zarr")
     add_reading(options)
     names = ("auto", *OBJECTIVE_NAMES)
+    options.add("--model", str, "auto", choices=MODELS, help="affine and basis are solved in closed form")
+    options.add("--model_arguments", dict[str, Any], {}, help="of a network, as width=64 depth=3")
     options.add("--objective", str, "auto", choices=names, help="what is minimised; auto asks the data")
-    what = "what is fitted; affine and basis are solved in closed form"
-    options.add("--network", str, "auto", choices=CLASSES, help=what)
-    options.add("--network_arguments", dict[str, Any], {}, help="of the network, as width=64 depth=3")
     options.add("--held_out_data", str | None, None, help="trajectories to evaluate on, instead of a share of DATA")
     options.add("--out", str | None, None, help="folder of the run (default: runs/fit/ and the name of DATA)")
     options.add_fields(FitConfig(), automatic=AUTOMATIC)
@@ -91,8 +90,8 @@ def fit(arguments: list[str]) -> None:
 
 
 def _fit(options: Options, given: dict[str, Any]) -> None:
-    from phibe.files import replacing, write_json
-    from phibe.fitting import carry_out, make_plan, window_length
+    from phibe import fitting
+    from phibe.files import replacing
     from phibe.io import open_data, windowed
     from phibe.report.write import write_report
     from phibe.training.runs import check_out, describe_run
@@ -100,24 +99,20 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
     check_out(out)
     settings = {field.name: given[field.name] for field in fields(FitConfig) if given[field.name] is not None}
-    how = layout(given)
+    how = {name: value for name, value in layout(given).items() if name != "windows"}
     data, note = opened(given["data"], how)
     held_out = open_data(given["held_out_data"], **how) if given["held_out_data"] else None
-    cut = None if "windows" in how else window_length(data)
-    if cut:
-        how["windows"], data = cut.observations, windowed(data, cut.observations)
-    time = False if "windows" in how else None
-    plan = make_plan(data, given["network"], given["objective"], settings=settings, time=time)
-    plan = replace(plan, choices=(*((cut.choice,) if cut else ()), *plan.choices))
-    main = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-    if main:
-        print("\n".join([note, *plan.lines()] if note else plan.lines()), flush=True)
-    carry_out(plan, data, out=out, arguments=given["network_arguments"], held_out=held_out)
-    if main:
-        write_json(out / "choices.json", [choice._asdict() for choice in plan.choices])
+    leads = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    if leads and note:
+        print(note, flush=True)
+    choice = {"model": given["model"], "objective": given["objective"], "windows": given["windows"]}
+    fitting.fit(data, **choice, out=out, held_out_data=held_out, **settings | given["model_arguments"])
+    if leads:
         with replacing(out / "options.json") as partial:
             partial.write_text(options.text(given), "utf8", "surrogateescape")
         print(describe_run(out))
+        if windows := given["windows"] or fitting.window_length(data):
+            how["windows"], data = windows, windowed(data, windows)
         print(f"{out / 'report.html'}: {write_report(out, data, source=given['data'], **how).summary()}")
 
 
@@ -217,11 +212,8 @@ def _generated(
 ) -> tuple[Trajectories, dict[str, Tensor]]:
     """The trajectories, and their log-density if it was asked for."""
     from phibe.ensembles import fit_density, generate_with_density, states_at
-    from phibe.evaluation import method_for
-    from phibe.training.runs import read_config
 
-    objective = read_config(given["run"]).get("objective", {}).get("name", "")
-    method = method_for(objective) if given["method"] == "auto" else given["method"]
+    method = None if given["method"] == "auto" else given["method"]
     how = {"method": method, "substeps": given["substeps"], "extrapolate": given["extrapolate"]}
     if not given["log_density"]:
         return flow.generate(starts, times, progress=True, **how), {}

@@ -6,9 +6,10 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
-from phibe.cli import Options, closest
+from phibe.cli import Options
 from phibe.cli.serving import serve
 from phibe.experiments import EXPERIMENTS, PRESETS, description, experiment
+from phibe.training.config import closest
 
 
 def list_all(arguments: list[str]) -> None:
@@ -20,7 +21,7 @@ def list_all(arguments: list[str]) -> None:
 def list_objectives(arguments: list[str]) -> None:
     Options("objectives", "What a velocity can be fitted with, and when to use which.", "").parse(arguments)
 
-    from phibe.summaries import describe_objectives
+    from phibe.objectives import describe_objectives
 
     print(describe_objectives())
 

@@ -36,7 +36,7 @@ from phibe.systems.fokker_planck import solve_fokker_planck
 from phibe.systems.ou import OU, Gaussian
 from phibe.systems.sde import SDE, double_well, langevin, multiplicative, rotating_well
 from phibe.training.config import FitConfig
-from phibe.training.loop import ObjectiveModule, fit
+from phibe.training.loop import ObjectiveModule, fit_network
 from phibe.training.sampling import Samples
 from phibe.trajectories import Trajectories
 
@@ -152,7 +152,7 @@ def learn(config: Config, fits: Path, objective: str, *, times: int, seed: int) 
     """The MLP of the paper on the reversible process: same data, same steps, only the objective differs."""
     data = observe(OU.reversible(), paths=config.network_paths, times=times, seed=seed)
     folder = fits / f"ou-{objective}-{times}-{seed}"
-    return fit(data, "mlp", objective, config=replace(config.training, seed=seed), out=folder, progress=False)
+    return fit_network(data, "mlp", objective, config=replace(config.training, seed=seed), out=folder, progress=False)
 
 
 def _networks(config: Config, fits: Path) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def observe_well(config: NonlinearConfig, *, seed: int) -> Trajectories:
 
 def learn_well(config: NonlinearConfig, fits: Path, objective: str) -> Flow:
     data = observe_well(config, seed=0).to(torch.float32)
-    return fit(data, "mlp", objective, config=config.training, out=fits / f"well-{objective}", progress=False)
+    return fit_network(data, "mlp", objective, config=config.training, out=fits / f"well-{objective}", progress=False)
 
 
 def _well(config: NonlinearConfig, fits: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from phibe.networks.normalised import Normalised
 from phibe.systems.ou import OU, Gaussian
 from phibe.theory import affine_phibe_field, flow_map, pushforward
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -282,7 +282,9 @@ def learn(ou: OU, config: MLPConfig, fits: Path, *, paths: int, times: int, seed
     """The MLP of the paper, trained on so many paths observed at so many times; from its folder if that is there."""
     data = observe(ou, paths=paths, times=times, seed=seed)
     training = replace(config.training, seed=seed)
-    return fit(data, "mlp", config.objective, config=training, out=_folder(fits, paths, times, seed), progress=False)
+    return fit_network(
+        data, "mlp", config.objective, config=training, out=_folder(fits, paths, times, seed), progress=False
+    )
 
 
 def _folder(fits: Path, paths: int, times: int, seed: int) -> Path:

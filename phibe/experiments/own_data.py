@@ -42,7 +42,7 @@ SYSTEMS: dict[str, tuple[Callable[[], Any], float]] = {
 @dataclass(frozen=True)
 class Config:
     """`paths` of each system at `times` equally spaced times, of which every other one is fitted; `classes` as in
-    `phibe fit --network`, each trained for `steps` if it is a network (None: by the data).
+    `phibe fit --model`, each trained for `steps` if it is a network (None: by the data).
 
     All of it `repeats` times, with the seeds from `seed` on. Seed 0 is left out: the rule that picks the
     size of a basis was tuned on it.
@@ -98,9 +98,9 @@ def measure_system(name: str, config: Config) -> dict[str, Any]:
         for data in observed:
             began, seen = time.perf_counter(), data.coarsen(2)
             plan = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
-            flow = carry_out(plan, seen, out=None, progress=False)
+            flow = carry_out(plan, seen, progress=False)
             seconds.append(time.perf_counter() - began)
-            chosen.append({choice.what: choice.value for choice in plan.choices})
+            chosen.append({choice.what: choice.value for choice in plan.automatic})
             distances.append(squares(integrated(flow, data).states))
         found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(distances), floor)}
     return found
@@ -108,7 +108,7 @@ def measure_system(name: str, config: Config) -> dict[str, Any]:
 
 def integrated(flow: Flow, data: Trajectories) -> Trajectories:
     """The flow from the starts of the data to all of its times."""
-    return flow.generate(data.states[:, 0], data.times, method="rk4")
+    return flow.generate(data.states[:, 0], data.times)
 
 
 def compare(squares: Tensor, floor: Tensor) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, 
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import Around, Loss, Result, Task, fit
+from phibe.training.loop import Loss, Result, Task
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -40,6 +40,27 @@ class Placed(Task[Result], Protocol[Result]):
 
     @property
     def place(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Around(Generic[Result]):
+    """Another task with a loss of its own: what is built on it brings `loss`."""
+
+    task: Task[Result]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def width(self) -> int:
+        return self.task.width
+
+    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
+        return self.task.about(network, data)
+
+    def result(self, network: nn.Module, data: Trajectories) -> Result:
+        return self.task.result(network, data)
 
 
 class ChangedLoss(Loss):
@@ -178,7 +199,7 @@ def fit_epochs(
     """A flow trained for `config.epochs` passes over so many transitions; read from the folder if it is there."""
     steps = math.ceil(config.epochs * transitions / config.training.batch)
     training = replace(config.training, steps=steps, seed=config.seed)
-    return fit(data, network, objective, config=training, out=out, progress=False)
+    return fit_network(data, network, objective, config=training, out=out, progress=False)
 
 
 def network_of(flow: Flow) -> Normalised:

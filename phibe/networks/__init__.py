@@ -3,7 +3,8 @@
 Shapes everywhere: x (n, *state), t (n,) → (n, *state). All use smooth activations, and GroupNorm or RMSNorm alone,
 since the objectives differentiate the velocity in x. `build` makes one from its name and `arguments`, which each
 remembers, so that a saved configuration and a file of weights are enough to have it back. Any other module may take
-their place: `check_network` says whether it will do.
+their place: `check_network` says whether it will do. A new network is a subclass of `Network`, a line of `NETWORKS`,
+and its name in `phibe.training.config`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ NETWORKS: dict[str, type[Network]] = {
 }
 
 
+def arguments_of(name: str) -> list[str]:
+    """The names of the arguments that a network takes."""
+    return list(NETWORKS[name].__init__.__kwdefaults__ or {})
+
+
 def build(name: str, state_shape: Sequence[int], **arguments: Any) -> Network:
     """The network of that name, fresh: `build("mlp", (2,), width=64)`, or from a saved `net.arguments`."""
     if name not in NETWORKS:
         raise ValueError(f"`network` must be one of {', '.join(NETWORKS)}; got {name!r}.")
-    try:
-        return NETWORKS[name](state_shape, **arguments)
-    except TypeError as error:
-        known = NETWORKS[name].__init__.__kwdefaults__ or {}
-        if unknown := arguments.keys() - known.keys():
-            raise ValueError(
-                f"The network {name!r} has no argument {', '.join(sorted(unknown))}; it takes {', '.join(known)}."
-            ) from error
-        raise
+    if unknown := arguments.keys() - {*arguments_of(name)}:
+        raise ValueError(
+            f"The network {name!r} has no argument {', '.join(sorted(unknown))}; it takes "
+            f"{', '.join(arguments_of(name))}."
+        )
+    return NETWORKS[name](state_shape, **arguments)

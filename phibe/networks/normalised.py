@@ -98,8 +98,8 @@ class Normalised(nn.Module):
         given: dict[str, Tensor] | None = None,
         **options: Any,
     ) -> Tensor:
-        """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but no coordinate is
-        drowned by another's units while a network is trained; (n,).
+        """The objective with coordinate i of the velocity weighted by 1/Vᵢ²: the same minimiser, but in training
+        no coordinate dominates by its units; (n,).
 
         ‖v‖² − 2 v·Δx/Δt − Δxᵀ(∇v)Δx/Δt is a sum over the coordinates of v, each least at its own v̂ᵢ; the weighted sum
         is the objective of v/V in the units x/V. It needs one that scales with the units: not `isotropic`, with σ²I.

@@ -1,4 +1,4 @@
-"""A transformer over the places of a small grid, such as that of a film's latents."""
+"""A transformer over the cells of a small grid, such as that of a video's latents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phibe.networks.unet import TimeEmbedding, join
 
 class Transformer(Network):
     """A transformer on states (channels, height, width), one token for each place: `depth` layers of attention among
-    all places with `heads` heads and of a perceptron, `width` features each   [paper: appendix, KTH, 13 × 768].
+    all cells with `heads` heads and of an MLP, `width` features each   [paper: appendix, KTH, 13 × 768].
 
     Each place has a learned code, and time is added to all of them. A condition of `condition_channels` is read as by
     the U-Net. Attention is written out, softmax(q kᵀ/√d) v, since the fused kernels have no forward derivative; on 64
@@ -71,7 +71,7 @@ class Transformer(Network):
 
 
 class Layer(nn.Module):
-    """h ← h + attention(norm(h)), then h ← h + perceptron(norm(h)); h (n, places, width)."""
+    """h ← h + attention(norm(h)), then h ← h + MLP(norm(h)); h (n, cells, width)."""
 
     def __init__(self, width: int, heads: int, activation: type[nn.Module]):
         super().__init__()

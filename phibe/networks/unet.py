@@ -1,4 +1,4 @@
-"""U-Net for pictures and fields on a grid."""
+"""U-Net for images and fields on a grid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UNet(Network):
     One grid for each of `multipliers`, with `channels · multiplier` features, `blocks` blocks on the way down and as
     many up. With `patch` = p the finest grid is that of squares of p × p pixels, each pixel a channel of its own: about
     p² times cheaper. Padding is "circular" for periodic fields (v then commutes with shifts by p·2^(grids − 1) pixels)
-    or "zeros" for pictures. With `condition_channels` = k it also reads a condition (n, k, height, width), or one
+    or "zeros" for images. With `condition_channels` = k it also reads a condition (n, k, height, width), or one
     without n for all samples, in the network's own units: `net.conditioned(c)` is the velocity v(x, t) under it.
     """
 

@@ -17,7 +17,7 @@ from phibe.linear.folds import Size
 from phibe.networks import NETWORKS, build
 from phibe.report.page import page
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit
+from phibe.training.loop import fit_network
 from phibe.training.runs import Metrics, open_flow, read_config
 from phibe.training.sampling import split_paths
 from phibe.trajectories import Trajectories
@@ -41,6 +41,13 @@ def write_report(
     with the `options` it was read with. `calibrate` fits the same class to every other observation, to check the times
     in between: by default whenever that takes no more than two minutes. A run of a module of your own needs it, as
     `network`.
+
+    >>> import phibe, tempfile
+    >>> data = phibe.OU.reversible().simulate(paths=60, times=[0.0, 0.1, 0.2, 0.3, 0.4], seed=0)
+    >>> folder = tempfile.mkdtemp()
+    >>> flow = phibe.fit(data, "affine", "symmetric", out=folder, progress=False)
+    >>> phibe.write_report(folder, data, calibrate=False).verdict
+    'usable with care'
     """
     folder = Path(folder)
     about, flow = read_config(folder), open_flow(folder, network=network)
@@ -106,4 +113,4 @@ def _fit_again(about: dict[str, Any], data: Trajectories) -> Flow:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build(name, about["state_shape"], **about["network"]["arguments"])
-    return fit(data, network, objective, config=config, progress=False)
+    return fit_network(data, network, objective, config=config, progress=False)

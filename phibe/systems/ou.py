@@ -61,6 +61,13 @@ class OU:
 
     The paper writes the drift once as −Γ(x − μ) and once as +Γ(x − μ); here `A` is always what multiplies (x − μ).
     Everything is computed in float64.
+
+    >>> import phibe, torch
+    >>> ou = phibe.OU([[-1.0, -2.0], [2.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]], C0=0.5 * torch.eye(2))  # stationary
+    >>> ou.velocity(torch.tensor([[1.0, 0.0]]), 0.0)  # it rotates: 2Jx
+    tensor([[0., 2.]], dtype=torch.float64)
+    >>> ou.simulate(paths=3, times=[0.0, 0.1]).states.shape
+    torch.Size([3, 2, 2])
     """
 
     A: Tensor

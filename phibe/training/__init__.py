@@ -1,1 +1,1 @@
-"""Training: `fit` a network to trajectories, on one device or many, and have it back from its folder."""
+"""Training: a network fitted to trajectories, on one device or many, and opened again from its folder."""

@@ -5,7 +5,9 @@ The command line reads this file on its way to an answer, so it imports neither 
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,10 +16,17 @@ OBJECTIVE_NAMES = (
 )
 METHOD_NAMES = ("euler", "heun", "rk4", "leapfrog", "filtered", "adaptive")
 CLOSED = ("affine", "basis")
-CLASSES = ("auto", *CLOSED, "mlp", "residual", "unet")
+MODELS = ("auto", *CLOSED, "mlp", "residual", "unet", "transformer")
 MISSING = ("error", "drop", "split")
 """The names of objectives, integrators, what is solved in closed form, what can be fitted, and the ways with missing
-values: those of the registries, which import torch."""
+values: those of the registries, which import torch. A test says which is missing here."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
 
 Accelerator = Literal["auto", "cpu", "cuda", "gpu", "mps"]
 Precision = Literal["32-true", "64-true", "bf16-mixed"]
@@ -26,6 +35,11 @@ Precision = Literal["32-true", "64-true", "bf16-mixed"]
 @dataclass(frozen=True)
 class FitConfig:
     """How to train: all of it is saved with the run, and a run resumes only under the same values.
+
+    >>> import phibe
+    >>> config = phibe.FitConfig(steps=1000, warmup=50)
+    >>> config.rate(0), config.rate(49), config.rate(525)
+    (2e-05, 0.001, 0.000505)
 
     Args:
         steps: updates of the weights.
@@ -39,7 +53,7 @@ class FitConfig:
         clip: longest gradient, longer ones are shortened to it; 0 leaves them.
         ema: memory of the moving average of the weights that is evaluated and returned; 0 takes the weights themselves.
         input_noise: Gaussian noise on the states while training, in standard deviations of the data.
-        balance: weigh each coordinate of the velocity by its size, so that none is drowned by another's units.
+        balance: weigh each coordinate of the velocity by its size, so that none dominates by its units.
         noise: σ² of the objective `isotropic`; estimated from the training paths if not given.
         held_out: share of the paths kept from training, to find the best weights on; 0 trains on all, returns the last.
         evaluate_every: steps between two evaluations of the held-out objective.

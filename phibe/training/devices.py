@@ -8,11 +8,13 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from phibe.training.config import FitConfig
 
 PRECISIONS = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
 
@@ -24,19 +26,6 @@ with torch.autocast("cpu", torch.bfloat16):
     loss = layers(torch.ones(32, 16, 8, 8)).float().square().mean()
 loss.backward()
 """
-
-
-class Asked(Protocol):
-    """The part of a training configuration that says where to run."""
-
-    @property
-    def accelerator(self) -> str: ...
-    @property
-    def devices(self) -> int: ...
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def strategy(self) -> str: ...
 
 
 class Plain:
@@ -107,20 +96,20 @@ def seed_device(device: torch.device, seed: int) -> None:
         getattr(torch, device.type).manual_seed(seed)
 
 
-def engine(asked: Asked) -> Any:
+def engine(config: FitConfig) -> Any:
     """Plain torch for one device; otherwise Fabric, with all its processes running."""
     launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if launched else asked.devices
-    nodes = int(os.environ["WORLD_SIZE"]) // devices if launched else asked.nodes
-    if devices * nodes == 1 and asked.strategy == "auto":
-        return Plain(asked.accelerator)
+    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if launched else config.devices
+    nodes = int(os.environ["WORLD_SIZE"]) // devices if launched else config.nodes
+    if devices * nodes == 1 and config.strategy == "auto":
+        return Plain(config.accelerator)
     try:
         from lightning_fabric import Fabric
     except ImportError:
         raise ValueError(
-            f"{devices} × {nodes} devices with strategy {asked.strategy!r} need Lightning Fabric: "
+            f"{devices} × {nodes} devices with strategy {config.strategy!r} need Lightning Fabric: "
             "`pip install lightning-fabric`. One device needs nothing more."
         ) from None
-    fabric = Fabric(accelerator=asked.accelerator, devices=devices, num_nodes=nodes, strategy=asked.strategy)
+    fabric = Fabric(accelerator=config.accelerator, devices=devices, num_nodes=nodes, strategy=config.strategy)
     fabric.launch()
     return fabric

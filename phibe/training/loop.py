@@ -1,14 +1,22 @@
-"""The training loop: a network's velocity fitted to trajectories by stochastic descent on an objective."""
+"""The training loop: a network's velocity fitted to trajectories by stochastic descent on an objective.
+
+The mean of a registered objective over batches of neighbouring observations [paper: empirical PhiBE-Flow objective] is
+lowered step by step, its value on held-out paths decides which weights are kept. Everything that a step uses is a
+function of the seed and the step, so a killed run goes on to the same bits. `fit_network` is the loop for velocities,
+`train` for anything with a loss; `phibe.fit` calls the former. Read next: `phibe.training.runs`, how a run is kept.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 import time
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,64 +24,141 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Adam, AdamW, Optimizer
 from tqdm.auto import tqdm
 
+from phibe.calculus import along
 from phibe.flow import Flow
 from phibe.networks import build
 from phibe.networks.checks import check_network
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
-from phibe.training.config import WHERE, FitConfig
+from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS, bfloat16, engine, seed_device
-from phibe.training.runs import Fitted, Folder, Learner, about_flow, load_weights, of_data, read_weights
-from phibe.training.sampling import Batches, Samples, seed_of, split_paths
-from phibe.training.tensors import fingerprint
-from phibe.training.validation import Watch, judge
+from phibe.training.runs import (
+    Fitted,
+    Folder,
+    Learner,
+    Progress,
+    about_flow,
+    identify,
+    load_weights,
+    of_data,
+    read_weights,
+)
+from phibe.training.sampling import Batches, Samples, seed_of, split_samples
 from phibe.trajectories import Trajectories
 
-# -- the objective as a module, the gradient of a batch of it, and the weights' moving average -----------------------
+Result = TypeVar("Result", covariant=True)
 
 
-class Loss(nn.Module):
-    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+# -- the training loop -------------------------------------------------------------------------------------------------
 
-    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
-    the spread of the states as the network knows it.
+
+def fit_network(
+    data: Trajectories,
+    network: str | nn.Module = "mlp",
+    objective: str = "phibe",
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Flow:
+    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
+
+    `network` is a name of `NETWORKS` or any module called as v(x, t), which is copied. With a folder `out` the run is
+    kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to the same bits, and
+    returns at once what is finished. `held_out` brings paths of its own for the evaluation.
     """
-
-    network: nn.Module
-    facts: dict[str, Any]
-    jacobian = False
-    scale: Tensor | float = 1.0
-
-    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
-        return ()
+    task = VelocityTask(network, objective)
+    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
 
 
-class ObjectiveModule(Loss):
-    """The objective of a velocity network."""
+def train(
+    data: Trajectories,
+    task: Task[Result],
+    *,
+    config: FitConfig | None = None,
+    out: str | Path | None = None,
+    held_out: Trajectories | None = None,
+    progress: bool = True,
+) -> Result:
+    """The result of a task after descent on its loss: `fit_network` for anything with a loss."""
+    config = config or FitConfig()
+    samples, check = split_samples(data, held_out, task.width, config)
+    typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
+    loss = task.loss(typical, config)
+    network, about = loss.network, task.about(loss.network, data)
+    devices = engine(config)
+    bfloat16(devices.device, enabled=config.precision == "bf16-mixed")  # one that does not work ends the fit here
+    batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
 
-    def __init__(
-        self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
+    identity = identify(data, held_out, about["network"], loss.facts, config) if out else {}
+    folder = Folder(out, identity, writes=devices.global_rank == 0)
+    if folder.finished:
+        load_weights(network, read_weights(str(out)), str(out))
+        return task.result(network, data)
+
+    loss.to(devices.device)
+    average = copy.deepcopy(loss) if config.ema else loss
+    learner = Learner(network, average.network, _optimiser(network, config))
+    module, learner.optimiser = devices.setup(loss, learner.optimiser)
+    validation = Validation(average, samples, check, config, devices)
+    quiet = not progress or devices.global_rank > 0
+    with (
+        folder.training(learner, about, devices.barrier),
+        tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
     ):
-        super().__init__()
-        self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
-        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
-        self.balance = balance and isinstance(network, Normalised) and objective != "isotropic"
-        self.scale = network.scale if isinstance(network, Normalised) else 1.0
+        try:
+            _descend(
+                learner, module, batches, validation=validation, folder=folder, config=config, devices=devices, bar=bar
+            )
+        except Diverged as error:
+            error.flow = task.result(_best(learner), data)
+            raise
+    devices.barrier()
+    return task.result(_best(learner), data)
 
-    def forward(
-        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
-    ) -> Tensor:
-        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
-        function, options, given = find_objective(self.objective), dict(self.options), given or {}
-        if self.objective == "isotropic":
-            options["generator"] = generator
-        with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
-            stack.enter_context(bfloat16(sample[0].device, enabled=self.mixed))
-            if self.balance:
-                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
-            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
+
+def _descend(
+    learner: Learner,
+    module: nn.Module,
+    batches: Batches,
+    *,
+    validation: Validation,
+    folder: Folder,
+    config: FitConfig,
+    devices: Any,
+    bar: tqdm,
+) -> None:
+    """Step after step; all that one leaves to the next is in `learner`."""
+    now, clock = learner.progress, time.perf_counter() - learner.progress.seconds
+    with torch.random.fork_rng(devices=[devices.device] if devices.device.type == "cuda" else []):
+        while now.step < config.steps and not now.stopped:
+            seed_device(devices.device, seed_of(config.seed, now.step, devices.global_rank))  # dropout and the like
+            for group in learner.optimiser.param_groups:
+                group["lr"] = config.rate(now.step)
+            learner.optimiser.zero_grad()
+            sample, probes = batches.sample(now.step), batches.probes(now.step)
+            values = accumulate(devices, module, sample, parts=config.micro_batches, generator=probes)
+            loss = float(devices.all_reduce(values.mean()))
+            gradient = float(nn.utils.clip_grad_norm_(learner.network.parameters(), config.clip or math.inf))
+            if not math.isfinite(loss + gradient):
+                raise _diverged(values, learner, batches, folder)
+            learner.optimiser.step()
+            if config.ema:
+                follow(learner.average, learner.network, decay=config.ema, step=now.step)
+            now.step += 1
+            bar.update()
+            if now.step % config.evaluate_every == 0 or now.step == config.steps:
+                now.seconds = round(time.perf_counter() - clock, 3)
+                scores = validation.scores()
+                if judge(now, scores):
+                    learner.keep_best()
+                now.stopped = 0 < config.patience <= now.waited
+                bar.set_postfix(objective=scores.train, **({"held_out": scores.held_out} if scores.held_out else {}))
+                line = {"step": now.step, **scores._asdict(), "batch": loss, "gradient": gradient}
+                folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
+            if now.step % config.checkpoint_every == 0:
+                folder.save(learner)
 
 
 def accumulate(
@@ -104,10 +189,150 @@ def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -
         kept.copy_(present)
 
 
-# -- tasks -----------------------------------------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------------------------------
 
 
-Result = TypeVar("Result", covariant=True)
+LEAST, MOST = 256, 16384
+"""Held-out samples of an evaluation, always the same: a third of those trained on since the last one."""
+
+
+class Scores(NamedTuple):
+    """Mean objective on training and held-out samples (None: there are none), standard error of the gap, max |J·Δx|."""
+
+    train: float
+    held_out: float | None
+    error: float
+    jacobian_dx: float | None
+
+
+class Validation:
+    """The objective of a module on fixed samples."""
+
+    def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
+        self.module, self.config, self.devices = module, config, devices
+        self.train, self.check = train, check
+        self.count = max(LEAST, min(MOST, config.evaluate_every * config.batch // 3))
+
+    @torch.no_grad()
+    def scores(self) -> Scores:
+        """All processes evaluate the same samples and agree on the mean."""
+        with evaluating(self.module):
+            train, slopes = self._evaluate(self.train, self.count // 4, slopes=self.module.jacobian)
+            held = self._evaluate(self.check, self.count)[0] if self.check else train
+        error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
+        seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
+        means = self.devices.all_reduce(seen).tolist()
+        return Scores(means[0], means[1] if self.check else None, error, means[2] if self.module.jacobian else None)
+
+    def _evaluate(self, samples: Samples, count: int, *, slopes: bool = False) -> tuple[Tensor, Tensor]:
+        """The objective at `count` samples, with the same random numbers each time; if asked for, their |J·Δx|."""
+        like = next(self.module.parameters())
+        generator = torch.Generator(like.device).manual_seed(self.config.seed)
+        drawing = torch.Generator().manual_seed(self.config.seed)
+        values, norms = [], [torch.zeros(1)]
+        for piece in samples.some(count, seed=self.config.seed).split(self.config.batch):
+            sample = [part.to(like.dtype).to(like.device) for part in samples.take(piece)]
+            drawn = [part.to(like.dtype).to(like.device) for part in self.module.draw(len(piece), drawing)]
+            values.append(self.module(*sample, *drawn, generator=generator).cpu().double())
+            if slopes:
+                norms.append(self._slope(*sample).cpu())
+        return torch.cat(values), torch.cat(norms)
+
+    def _slope(self, x: Tensor, t: Tensor, *steps: Tensor) -> Tensor:
+        """|J·Δx| of the first transition of each sample."""
+        x, t, dx = (x, t, steps[0]) if self.train.width == 2 else (x[:, 0], t[:, 0], x[:, 1] - x[:, 0])
+        return along(lambda z: self.module.network(z, t), x, dx)[1].flatten(1).norm(dim=1)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def judge(now: Progress, scores: Scores) -> bool:
+    """Note in the progress what the scores mean; True if they are the best so far.
+
+    A finite sample does not bound the objective from below: a flexible network can lower it at the training points for
+    ever, while the velocity gets worse. The objective of v = 0 is 0, so that |best| is a natural unit: training and
+    held-out objective have parted when their gap exceeds it by three standard errors.
+    """
+    if scores.held_out is None:
+        return True
+    better = math.isfinite(scores.held_out) and (now.best is None or scores.held_out < now.best)
+    if better:
+        now.best, now.best_step, now.best_error, now.waited = scores.held_out, now.step, scores.error, 0
+    else:
+        now.waited += 1
+    gap = scores.held_out - scores.train
+    if not now.warned and now.best is not None and not gap <= abs(now.best) + 3 * now.best_error:
+        now.warned = True
+        differentiates = scores.jacobian_dx is not None
+        unbounded = "A finite sample does not bound this objective from below ('symmetric' it does). " * differentiates
+        warnings.warn(
+            f"At step {now.step} the training and the held-out objective have parted: {scores.train:.4g} against "
+            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
+            "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
+            "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
+            stacklevel=7,  # the caller of `phibe.fit`
+        )
+    return better
+
+
+# -- the objective as a module -----------------------------------------------------------------------------------------
+
+
+class Loss(nn.Module):
+    """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
+
+    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
+    the spread of the states as the network knows it.
+    """
+
+    network: nn.Module
+    facts: dict[str, Any]
+    jacobian = False
+    scale: Tensor | float = 1.0
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers, n of each on the CPU, that go with n samples: `forward` takes them after the sample."""
+        return ()
+
+
+class ObjectiveModule(Loss):
+    """The objective of a velocity network."""
+
+    def __init__(
+        self, network: nn.Module, objective: str, *, balance: bool = False, mixed: bool = False, **options: Any
+    ):
+        super().__init__()
+        self.network, self.objective, self.options, self.mixed = network, objective, options, mixed
+        self.facts, self.jacobian = {"name": objective, **options}, find_objective(objective).jacobian
+        self.balance = balance and isinstance(network, Normalised) and not find_objective(objective).noise
+        self.scale = network.scale if isinstance(network, Normalised) else 1.0
+
+    def forward(
+        self, *sample: Tensor, generator: torch.Generator | None = None, given: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """The objective of each sample, (n,); `given` goes to the network beside x and t."""
+        function, options, given = find_objective(self.objective), dict(self.options), given or {}
+        if function.noise:
+            options["generator"] = generator
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused attention kernels know no forward derivative
+            stack.enter_context(bfloat16(sample[0].device, enabled=self.mixed))
+            if self.balance:
+                return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
+            return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 class Task(Protocol[Result]):
@@ -130,27 +355,6 @@ class Task(Protocol[Result]):
 
 
 @dataclass(frozen=True)
-class Around(Generic[Result]):
-    """Another task with a loss of its own: what is built on it brings `loss`."""
-
-    task: Task[Result]
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def width(self) -> int:
-        return self.task.width
-
-    def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return self.task.about(network, data)
-
-    def result(self, network: nn.Module, data: Trajectories) -> Result:
-        return self.task.result(network, data)
-
-
-@dataclass(frozen=True)
 class VelocityTask:
     """A velocity network, by name or a module that is copied, trained on an objective; the result is its flow."""
 
@@ -167,15 +371,15 @@ class VelocityTask:
         return find_objective(self.name).place
 
     def loss(self, typical: Trajectories, config: FitConfig) -> ObjectiveModule:
-        options = {"noise": config.noise or estimate_noise(typical)} if self.name == "isotropic" else {}
+        options = {"noise": config.noise or estimate_noise(typical)} if find_objective(self.name).noise else {}
         velocity, mixed = self._prepare(typical, config), config.precision == "bf16-mixed"
         return ObjectiveModule(velocity, self.name, balance=config.balance, mixed=mixed, **options)
 
     def about(self, network: nn.Module, data: Trajectories) -> dict[str, Any]:
-        return about_flow(network, of_data(network, data), data.states.dtype)
+        return about_flow(network, of_data(network, data, self.name), data.states.dtype)
 
     def result(self, network: nn.Module, data: Trajectories) -> Flow:
-        return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data)
+        return of_data(Fitted(network.to(data.states.device, data.states.dtype)), data, self.name)
 
     def _prepare(self, typical: Trajectories, config: FitConfig) -> nn.Module:
         """A new network, or a copy of the given one, in the data's units and known to be right for the objective."""
@@ -194,137 +398,7 @@ class VelocityTask:
         check_network(network, x, t, objective=self.name)
 
 
-# -- the training loop -----------------------------------------------------------------------------------------------
-
-
-def fit(
-    data: Trajectories,
-    network: str | nn.Module = "mlp",
-    objective: str = "phibe",
-    *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
-) -> Flow:
-    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
-
-    `network` is a name (`mlp`, `residual`, `unet`) or any module called as v(x, t), which is copied. With a folder
-    `out` the run is kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to
-    the same bits, and returns at once what is finished. `held_out` brings paths of its own for the evaluation.
-    """
-    task = VelocityTask(network, objective)
-    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
-
-
-def train(
-    data: Trajectories,
-    task: Task[Result],
-    *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
-) -> Result:
-    """The result of a task after descent on its loss: what `fit` does for a velocity, for anything with a loss."""
-    config = config or FitConfig()
-    samples, check = _split(data, held_out, task.width, config)
-    typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
-    loss = task.loss(typical, config)
-    network, about = loss.network, task.about(loss.network, data)
-    devices = engine(config)
-    bfloat16(devices.device, enabled=config.precision == "bf16-mixed")  # one that does not work ends the fit here
-    batches = Batches(samples, config, devices, scale=loss.scale, draw=loss.draw)
-
-    identity = identify(data, held_out, about["network"], loss.facts, config) if out else {}
-    folder = Folder(out, identity, writes=devices.global_rank == 0)
-    if folder.finished:
-        load_weights(network, read_weights(str(out)), str(out))
-        return task.result(network, data)
-
-    loss.to(devices.device)
-    average = copy.deepcopy(loss) if config.ema else loss
-    learner = Learner(network, average.network, _optimiser(network, config))
-    module, learner.optimiser = devices.setup(loss, learner.optimiser)
-    watch = Watch(average, samples, check, config, devices)
-    quiet = not progress or devices.global_rank > 0
-    with (
-        folder.training(learner, about, devices.barrier),
-        tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
-    ):
-        try:
-            _descend(learner, module, batches, watch=watch, folder=folder, config=config, devices=devices, bar=bar)
-        except Diverged as error:
-            error.flow = task.result(_best(learner), data)
-            raise
-    devices.barrier()
-    return task.result(_best(learner), data)
-
-
-def _descend(
-    learner: Learner,
-    module: nn.Module,
-    batches: Batches,
-    *,
-    watch: Watch,
-    folder: Folder,
-    config: FitConfig,
-    devices: Any,
-    bar: tqdm,
-) -> None:
-    """Step after step; all that one leaves to the next is in `learner`."""
-    now, clock = learner.progress, time.perf_counter() - learner.progress.seconds
-    with torch.random.fork_rng(devices=[devices.device] if devices.device.type == "cuda" else []):
-        while now.step < config.steps and not now.stopped:
-            seed_device(devices.device, seed_of(config.seed, now.step, devices.global_rank))  # dropout and the like
-            for group in learner.optimiser.param_groups:
-                group["lr"] = config.rate(now.step)
-            learner.optimiser.zero_grad()
-            sample, probes = batches.sample(now.step), batches.probes(now.step)
-            values = accumulate(devices, module, sample, parts=config.micro_batches, generator=probes)
-            loss = float(devices.all_reduce(values.mean()))
-            gradient = float(nn.utils.clip_grad_norm_(learner.network.parameters(), config.clip or math.inf))
-            if not math.isfinite(loss + gradient):
-                raise _diverged(values, learner, batches, folder)
-            learner.optimiser.step()
-            if config.ema:
-                follow(learner.average, learner.network, decay=config.ema, step=now.step)
-            now.step += 1
-            bar.update()
-            if now.step % config.evaluate_every == 0 or now.step == config.steps:
-                now.seconds = round(time.perf_counter() - clock, 3)
-                scores = watch.scores()
-                if judge(now, scores):
-                    learner.keep_best()
-                now.stopped = 0 < config.patience <= now.waited
-                bar.set_postfix(objective=scores.train, **({"held_out": scores.held_out} if scores.held_out else {}))
-                line = {"step": now.step, **scores._asdict(), "batch": loss, "gradient": gradient}
-                folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
-            if now.step % config.checkpoint_every == 0:
-                folder.save(learner)
-
-
-# -- before --------------------------------------------------------------------------------------------------------
-
-
-def _split(
-    data: Trajectories, held_out: Trajectories | None, width: int, config: FitConfig
-) -> tuple[Samples, Samples | None]:
-    """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
-    if held_out is not None:
-        if not isinstance(held_out, Trajectories):
-            raise ValueError(
-                f"`held_out` takes trajectories; a share of the paths is `FitConfig(held_out={held_out})`."
-            )
-        if held_out.state_shape != data.state_shape:
-            raise ValueError(f"`held_out` has states {held_out.state_shape}; the training data has {data.state_shape}.")
-        return Samples(data, width=width), Samples(held_out, width=width)
-    if config.held_out == 0:
-        if config.patience:
-            raise ValueError("`patience` waits for the held-out objective, but `held_out` is 0. Hold some paths out.")
-        return Samples(data, width=width), None
-    train, held = split_paths(len(data), config.held_out, seed=config.seed)
-    return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
+# -- before ------------------------------------------------------------------------------------------------------------
 
 
 def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
@@ -333,24 +407,7 @@ def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
     return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
-def identify(
-    data: Trajectories,
-    held_out: Trajectories | None,
-    network: dict[str, Any],
-    objective: dict[str, Any],
-    config: FitConfig,
-) -> dict[str, Any]:
-    """What makes two runs the same run."""
-    return {
-        "objective": objective,
-        "network": network,
-        "data": {"sha256": fingerprint(data), "shape": list(data.states.shape)},
-        "held_out": held_out and {"sha256": fingerprint(held_out), "shape": list(held_out.states.shape)},
-        "config": {name: value for name, value in asdict(config).items() if name not in WHERE},
-    }
-
-
-# -- after ---------------------------------------------------------------------------------------------------------
+# -- after -------------------------------------------------------------------------------------------------------------
 
 
 class Diverged(ArithmeticError):

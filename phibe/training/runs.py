@@ -25,8 +25,17 @@ from phibe.linear.affine import AffineField
 from phibe.linear.folds import Size
 from phibe.networks import NETWORKS, build
 from phibe.networks.normalised import Normalised
-from phibe.training.config import FitConfig
-from phibe.training.tensors import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
+from phibe.objectives import OBJECTIVES, find_objective
+from phibe.training.config import WHERE, FitConfig
+from phibe.training.tensors import (
+    fingerprint,
+    join,
+    load_tensors,
+    optimiser_tensors,
+    part,
+    restore_optimiser,
+    save_tensors,
+)
 from phibe.trajectories import Labels, Trajectories
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -119,6 +128,23 @@ class Learner:
 def check_out(out: str | Path) -> None:
     """Refuse a folder that no fit can be kept in: it must be new, empty or that of a fit."""
     check_folder(out, FIT, keys=(*OPENS, "data", "config"))
+
+
+def identify(
+    data: Trajectories,
+    held_out: Trajectories | None,
+    network: dict[str, Any],
+    objective: dict[str, Any],
+    config: FitConfig,
+) -> dict[str, Any]:
+    """What makes two runs the same run."""
+    return {
+        "objective": objective,
+        "network": network,
+        "data": {"sha256": fingerprint(data), "shape": list(data.states.shape)},
+        "held_out": held_out and {"sha256": fingerprint(held_out), "shape": list(held_out.states.shape)},
+        "config": {name: value for name, value in asdict(config).items() if name not in WHERE},
+    }
 
 
 class Folder:
@@ -266,7 +292,7 @@ def describe(network: nn.Module) -> dict[str, Any]:
 
 
 def about_flow(network: nn.Module, flow: Flow, dtype: torch.dtype) -> dict[str, Any]:
-    """What `open_flow` needs besides the weights: what the network is, and interval, step and labels of the flow."""
+    """What `open_flow` needs besides the weights: what the network is, and what the flow knows."""
     return {
         "network": describe(network),
         "state_shape": list(getattr(network, "state_shape", ())),
@@ -274,16 +300,25 @@ def about_flow(network: nn.Module, flow: Flow, dtype: torch.dtype) -> dict[str, 
         "step": flow.step,
         "dtype": str(dtype).removeprefix("torch."),
         "labels": flow.labels.texts() if flow.labels else [],
+        "method": flow.method,
     }
 
 
-def of_data(velocity: nn.Module, data: Trajectories) -> Flow:
-    """The velocity as a flow on the interval of the data, with its step and labels."""
-    return Flow(velocity, data.interval, data.typical_step, data.labels)
+def of_data(velocity: nn.Module, data: Trajectories, objective: str) -> Flow:
+    """The velocity as a flow on the interval of the data, with its step and labels; the objective has an integrator."""
+    return Flow(velocity, data.interval, data.typical_step, data.labels, find_objective(objective).method)
 
 
 def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
-    """Keep a flow whose velocity is a network; any further `facts` are written to its `config.json`."""
+    """Keep a flow whose velocity is a network; any further `facts` are written to its `config.json`.
+
+    >>> import phibe, tempfile
+    >>> data = phibe.OU.reversible().simulate(paths=20, times=[0, 0.1, 0.2])
+    >>> flow = phibe.fit(data, "affine", "phibe", progress=False)
+    >>> folder = phibe.save_flow(flow, tempfile.mkdtemp())
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'weights.safetensors']
+    """
     network = flow.velocity.network if isinstance(flow.velocity, Fitted) else flow.velocity
     if not isinstance(network, nn.Module) or not (isinstance(network, AffineField) or list(network.parameters())):
         raise ValueError(f"Only the flow of a network can be saved; this one is of {type(flow.velocity).__name__}.")
@@ -296,7 +331,15 @@ def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
 
 
 def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
-    """The flow that was kept there. One of a module of your own needs that module, with any weights, as `network`."""
+    """The flow that was kept there. One of a module of your own needs that module, with any weights, as `network`.
+
+    >>> import phibe, tempfile, torch
+    >>> data = phibe.OU.reversible().simulate(paths=20, times=[0, 0.1, 0.2])
+    >>> flow = phibe.fit(data, "affine", "phibe", progress=False)
+    >>> again, x, t = phibe.open_flow(phibe.save_flow(flow, tempfile.mkdtemp())), torch.ones(1, 2), torch.ones(1)
+    >>> torch.equal(again.velocity(x, t), flow.velocity(x, t))
+    True
+    """
     about = read_config(folder)
     if "forecaster" in about:
         name = about["forecaster"]["name"]
@@ -309,7 +352,9 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
     load_weights(network, read_weights(folder), folder)
     interval = tuple(about["interval"]) if about["interval"] else None
     labels = Labels.read(about["labels"]) if about.get("labels") else None
-    return Flow(Fitted(network.to(getattr(torch, about["dtype"]))), interval, about["step"], labels)
+    objective = OBJECTIVES.get(about.get("objective", {}).get("name"), OBJECTIVES["phibe"])  # of a run without `method`
+    method = about.get("method", objective.method)
+    return Flow(Fitted(network.to(getattr(torch, about["dtype"]))), interval, about["step"], labels, method)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

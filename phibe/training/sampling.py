@@ -136,6 +136,26 @@ def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tens
     return order[held:].sort().values, order[:held].sort().values
 
 
+def split_samples(
+    data: Trajectories, held_out: Trajectories | None, width: int, config: FitConfig
+) -> tuple[Samples, Samples | None]:
+    """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
+    if held_out is not None:
+        if not isinstance(held_out, Trajectories):
+            raise ValueError(
+                f"`held_out` takes trajectories; a share of the paths is `FitConfig(held_out={held_out})`."
+            )
+        if held_out.state_shape != data.state_shape:
+            raise ValueError(f"`held_out` has states {held_out.state_shape}; the training data has {data.state_shape}.")
+        return Samples(data, width=width), Samples(held_out, width=width)
+    if config.held_out == 0:
+        if config.patience:
+            raise ValueError("`patience` waits for the held-out objective, but `held_out` is 0. Hold some paths out.")
+        return Samples(data, width=width), None
+    train, held = split_paths(len(data), config.held_out, seed=config.seed)
+    return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
+
+
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 

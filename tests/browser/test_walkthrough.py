@@ -55,8 +55,8 @@ def test_check_says_what_was_understood(walked):
 
 def test_every_choice_has_its_reason(walked):
     folder, said = walked
-    choices = {choice["what"]: choice for choice in json.loads((folder / "mine" / "choices.json").read_text("utf8"))}
-    assert {"objective", "network", "held out"} <= choices.keys()
+    choices = {choice["what"]: choice for choice in json.loads((folder / "mine" / "automatic.json").read_text("utf8"))}
+    assert {"objective", "model", "held out"} <= choices.keys()
     assert all(choice["reason"] in said["fit"] for choice in choices.values())
 
 

@@ -40,7 +40,7 @@ MIXTURES = {"ode": StochasticFamily, "sde": StochasticFamily, "calibrated": Cali
 
 CENTRED = "mcvd centred"
 
-EVALUATIONS = {**{name: rule.evaluations for name, rule in INTEGRATORS.items()}, "leapfrog": 1, "filtered": 1}
+EVALUATIONS = {name: rule.evaluations for name, rule in INTEGRATORS.items()}
 
 
 def methods(config: Any) -> list[str]:
