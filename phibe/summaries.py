@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phibe.files import read_arrays
 from phibe.io import PATHS, TIMES, numbers, read_csv
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size
 from phibe.objectives import OBJECTIVES, estimate_noise
 from phibe.training.config import FitConfig
 from phibe.training.runs import Metrics, load_tensors, read_config
