@@ -65,7 +65,8 @@ def hats(t: Tensor, knots: Tensor) -> Tensor:
 def place_between(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     """The knot on the left of each time, and how far it is to the next one, from 0 to 1; (n,), (n,)."""
     left = torch.searchsorted(knots, t.detach().to(knots.dtype).contiguous()).clamp(1, len(knots) - 1) - 1
-    return left, ((t - knots[left]) / (knots[left + 1] - knots[left])).clamp(0, 1)
+    start = knots[left]
+    return left, ((t - start) / (knots[left + 1] - start)).clamp(0, 1)
 
 
 # -- vector fields -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from phibe.bases import InTime, lift, place_between
 from phibe.calculus import differentiable
 from phibe.flow import Flow
 from phibe.linear.basis import pseudo_inverse
-from phibe.linear.sums import ADDED, Band, Centred, Sums, merged, require_places, sums
+from phibe.linear.sums import ADDED, Band, Centred, Sums, merged, sums
 from phibe.trajectories import Trajectories
 
 FORWARD = ("phibe", "isotropic", "regression")
@@ -86,8 +86,7 @@ def fit_affine(
     knots = None if knots is None else _checked(torch.as_tensor(knots, dtype=torch.float64))
     blocks = [data] if isinstance(data, Trajectories) else data
     each = map if executor is None else executor.map
-    whole = merged(each(partial(affine_sums, objective=objective, knots=knots), blocks))
-    require_places(whole, objective)
+    whole = merged(each(partial(affine_sums, objective=objective, knots=knots), blocks), objective)
     whole = _isotropic(whole, noise) if objective == "isotropic" else whole
     if knots is None:
         whole = _seen(whole, objective)

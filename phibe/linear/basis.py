@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from phibe.bases import Basis as Fields
 from phibe.bases import InTime, lift
 from phibe.flow import Flow
-from phibe.linear.sums import Sums, merged, require_places, sums
+from phibe.linear.sums import assembled, merged, sums
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise
@@ -99,12 +98,10 @@ def fit_blocks(
     executor: Executor | None = None,
 ) -> BasisField:
     """The field of `fit_basis`, from data that is already in blocks; `weighted` by the weight of each sample."""
-    _check_basis(basis, blocks[0])
     each = map if executor is None else executor.map
     one = partial(sums, basis=basis, objective=objective, noise=noise, weighted=weighted)
     parts = list(each(one, blocks))
-    whole = merged(parts)
-    require_places(whole, objective)
+    whole = merged(parts, objective)
     count = float(whole.counts.sum())
     gram, moment = (part / count for part in whole.equations())
     gram = gram + ridge * torch.eye(len(gram), dtype=torch.float64)
@@ -119,15 +116,6 @@ def fit_blocks(
     influence = torch.stack([inverse @ (m - g @ theta) for g, m in (part.equations() for part in parts)]) / count
     full = torch.kron(gram, torch.eye(columns, dtype=torch.float64))
     return BasisField(basis, theta.flatten(), full, moment.flatten(), influence.flatten(1), int(rank) * columns)
-
-
-def _check_basis(basis: Fields, data: Trajectories) -> None:
-    shape = tuple(basis(data.states[:1, 0], data.times.reshape(-1)[:1].to(data.states.dtype)).shape)
-    if len(shape) < 3 or shape[2:] != data.state_shape:
-        raise ValueError(
-            f"A basis must return (n, p, *state), here (1, p, {', '.join(map(str, data.state_shape))}); got {shape}. "
-            "Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
-        )
 
 
 def pseudo_inverse(gram: Tensor, *, floor: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
@@ -169,20 +157,23 @@ class Size(NamedTuple):
 
 
 class Folds(NamedTuple):
-    """The sums of each fold that has samples, in units of the velocity; `network` has the features, in those of x."""
+    """The sums of F folds: `gram` (F, G, K, K), `moment` (F, G, K, d) in units of the velocity, `count` (F,). The
+    features are those of `network`."""
 
     network: Normalised
-    parts: list[Sums]
+    gram: Tensor
+    moment: Tensor
+    count: Tensor
 
     def equations(self, size: Size) -> tuple[Tensor, Tensor]:
         """G and M of each fold, of the features that a size has: its monomials and waves, at every knot."""
-        own, d = self.network.network, self.parts[0].target.shape[2]
+        own, d = self.network.network, self.moment.shape[-1]
         assert isinstance(own, Basis)
         degree, count = own.arguments["degree"], own.coefficients.shape[1]
         first = math.comb(d + degree, degree)
-        features = [*range(math.comb(d + size.degree, size.degree)), *range(first, first + size.waves)]
-        grams, moments = zip(*(part.select(features, of=count).equations() for part in self.parts), strict=True)
-        return torch.stack(grams), torch.stack(moments)
+        chosen = torch.tensor([*range(math.comb(d + size.degree, size.degree)), *range(first, first + size.waves)])
+        chosen = torch.cat([chosen + start for start in range(0, self.gram.shape[-1], count)])
+        return assembled(self.gram[..., chosen, :][..., chosen], self.moment[..., chosen, :])
 
 
 def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str) -> Folds:
@@ -200,28 +191,28 @@ def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str
         sums(fold, lift(InTime(features, knots)), objective, noise=noise, weighted=True, dtype=torch.float64)
         for fold in folds
     ]
-    require_places(merged(each), objective)
-    seen = [part for part in each if float(part.counts.sum()) > 0]
-    return Folds(network, [replace(part, target=part.target / unit, spread=part.spread / unit) for part in seen])
+    merged(each, objective)
+    seen = [part for part in each if (part.counts > 0).any()]
+    gram, moment, count = (
+        torch.stack(parts) for parts in zip(*((p.gram, p.target + p.spread, p.counts.sum()) for p in seen), strict=True)
+    )
+    return Folds(network, gram, moment / unit, count)
 
 
 def left_out(folds: Folds, size: Size) -> Tensor:
-    """The mean objective on each fold, of the fit to all others."""
+    """The mean objective on each fold, of the fit to all others; of a single fold, of the fit to itself."""
     gram, moment = folds.equations(size)
-    scores = []
-    for i, part in enumerate(folds.parts):
-        others = torch.arange(len(gram)) != i if len(gram) > 1 else torch.ones(1, dtype=torch.bool)
-        theta = _solve(gram[others].sum(0), moment[others].sum(0), size.ridge)
-        scores.append(((theta * (gram[i] @ theta)).sum() - 2 * (theta * moment[i]).sum()) / part.counts.sum())
-    return torch.stack(scores)
+    count = len(gram)
+    others = torch.ones(count, count, dtype=torch.float64) - (torch.eye(count) if count > 1 else 0.0)
+    theta = _solve(*(torch.tensordot(others, part, 1) for part in (gram, moment)), size.ridge)
+    return (theta * (gram @ theta - 2 * moment)).sum((1, 2)) / folds.count
 
 
 def _solve(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
     """(G + ridge·diag G)⁻¹ M, in the units in which the diagonal is one."""
-    unit = _units(gram, 1e-14 * gram.diagonal().max())
-    scaled = gram * unit[:, None] * unit + ridge * torch.eye(len(gram), dtype=gram.dtype)
-    scaled.diagonal()[unit == 0] += 1.0
-    return unit[:, None] * torch.linalg.solve(scaled, unit[:, None] * moment)
+    unit = _units(gram, 1e-14 * gram.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True))[..., None]
+    scaled = gram * unit * unit.mT + torch.diag_embed(torch.where(unit[..., 0] > 0, ridge, 1.0 + ridge))
+    return unit * torch.linalg.solve(scaled, unit * moment)
 
 
 def solved(folds: Folds, size: Size) -> Normalised:

@@ -9,7 +9,7 @@ fields φ_k e_i, features times unit vectors, that is one system for all coordin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -81,42 +81,38 @@ class Sums:
         keys = torch.arange(len(here), dtype=torch.float64)
         return replace(self, keys=keys, counts=counts, gram=torch.stack(gram), **parts)
 
-    def select(self, features: Sequence[int], of: int) -> Sums:
-        """Only these of the features, `of` in all before they are spread in time."""
-        chosen = torch.tensor(features)
-        chosen = torch.cat([chosen + first for first in range(0, self.gram.shape[1], of)])
-        gram, target, spread = self.gram[:, chosen][:, :, chosen], self.target[:, chosen], self.spread[:, chosen]
-        return replace(self, gram=gram, target=target, spread=spread)
-
     def equations(self) -> tuple[Tensor, Tensor]:
-        """G and M of the normal equations G θ = M over all groups, whose neighbours overlap: (p, p), (p, m)."""
-        if len(self.gram) == 1:
-            return self.gram[0], (self.target + self.spread)[0]
-        half = self.gram.shape[1] // 2
-        size = (len(self.gram) + 1) * half
-        gram, moment = self.gram.new_zeros(size, size), self.target.new_zeros(size, self.target.shape[2])
-        for k, (part, side) in enumerate(zip(self.gram, self.target + self.spread, strict=True)):
-            here = slice(k * half, (k + 2) * half)
-            gram[here, here] += part
-            moment[here] += side
-        return gram, moment
+        """G and M of the normal equations G θ = M over all groups: (p, p), (p, m)."""
+        return assembled(self.gram, self.target + self.spread)
 
 
 ADDED = ("counts", "gram", "target", "spread")
 """What is added up when sums are merged."""
 
 
-def merged(parts: Iterable[Sums]) -> Sums:
-    """Of any number of parts, one after the other."""
+def assembled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
+    """One system from those of the stretches, (…, G, K, K) and (…, G, K, m), whose neighbours share half of theirs."""
+    groups, half = gram.shape[-3], gram.shape[-1] // 2
+    if groups == 1:
+        return gram[..., 0, :, :], moment[..., 0, :, :]
+    size, batch = (groups + 1) * half, gram.shape[:-3]
+    whole, side = gram.new_zeros(*batch, size, size), moment.new_zeros(*batch, size, moment.shape[-1])
+    for k in range(groups):
+        here = slice(k * half, (k + 2) * half)
+        whole[..., here, here] += gram[..., k, :, :]
+        side[..., here, :] += moment[..., k, :, :]
+    return whole, side
+
+
+def merged(parts: Iterable[Sums], objective: str) -> Sums:
+    """Of all the parts, one after the other, at least one of them with something to say."""
     parts = iter(parts)
     if (first := next(parts, None)) is None:
         raise ValueError("There is no block of paths to fit: the iterable was empty. Was it used up by an earlier fit?")
-    return reduce(Sums.merge, parts, first)
-
-
-def require_places(found: Sums, objective: str) -> None:
-    if not (found.counts > 0).any():
+    whole = reduce(Sums.merge, parts, first)
+    if not (whole.counts > 0).any():
         raise ValueError(f"No path has the {find_objective(objective).width} observations that `{objective}` looks at.")
+    return whole
 
 
 # -- any data, any objective, any basis --------------------------------------------------------------------------------
@@ -150,7 +146,7 @@ def sums(
     )
     if data.states.shape[1] < kind.width:
         return total
-    for chunk in data.chunks(megabytes=4 * total.target.shape[2] / total.gram.shape[2]):
+    for chunk in data.chunks(megabytes=3 * total.target.shape[2] / total.gram.shape[2]):
         sample = kind.samples(chunk.to(torch.float64))
         if count := len(sample[0]):
             stencil = kind.stencil(*sample, **options)
@@ -175,7 +171,7 @@ class Design:
         x, t, u, directions = stencil
         place, s = x.to(self.dtype), t.to(self.dtype)
         keys, group, hats = self._groups(t)
-        each = group if self.lifted else group.repeat_interleave(x[0].numel())
+        outer = _Outer(group, len(keys))
 
         def rows(values: Tensor) -> Tensor:
             """(m, K) of features, (m, p, *state) of fields → a row for each place, or for each coordinate of it."""
@@ -187,17 +183,25 @@ class Design:
             w = w if weight is None else times(w, weight)
             return w.flatten(1) if self.lifted else w.reshape(-1, 1)
 
-        values = self.values(place, s)
-        phi, heavy = rows(values), rows(values if weight is None else times(values.double(), weight))
-        gram, target = _outer(phi, heavy, each, len(keys)), _outer(phi, sides(u), each, len(keys))
+        phi = rows(self._checked(self.values(place, s), x))
+        heavy = phi if weight is None else phi * weight.repeat_interleave(len(phi) // len(t))[:, None]
+        gram, target = outer(phi, torch.cat([heavy, sides(u)], 1)).split([phi.shape[1], sides(u).shape[1]], 2)
         spread = torch.zeros_like(target)
         for q, d in directions:
             slope = along(lambda z: self.values(z, s), place, d.to(self.dtype))[1]
-            spread += 0.5 * _outer(rows(slope), sides(times(d, q)), each, len(keys))
+            spread += outer(rows(slope), sides(times(d, 0.5 * q)))
         counts = torch.zeros(2 * len(keys), dtype=torch.float64)
         other = (torch.arange(len(t)) >= count).long()
         counts.index_add_(0, 2 * group + other, torch.ones_like(t) if weight is None else weight)
         return {"keys": keys, "counts": counts.reshape(-1, 2), "gram": gram, "target": target, "spread": spread}
+
+    def _checked(self, values: Tensor, x: Tensor) -> Tensor:
+        if not self.lifted and (values.ndim < 3 or values.shape[2:] != x.shape[1:]):
+            raise ValueError(
+                f"A basis must return (n, p, *state), here (n, p, {', '.join(map(str, x.shape[1:]))}); got "
+                f"{tuple(values.shape)} for n = {len(x)}. Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
+            )
+        return values
 
     def _groups(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The keys, which of them each place belongs to (m,), and its two hats (m, 2) if it lies between knots."""
@@ -209,14 +213,26 @@ class Design:
         return torch.arange(len(self.knots) - 1).double(), left, torch.stack([1 - share, share], dim=1).double()
 
 
-def _outer(a: Tensor, b: Tensor, group: Tensor, count: int) -> Tensor:
-    """Σ a bᵀ over each group: (m, p), (m, q) → (count, p, q); of groups that repeat in one order, by dense products."""
-    if len(group) % count == 0 and torch.equal(group, torch.arange(count).repeat(len(group) // count)):
-        return torch.einsum("ntp,ntq->tpq", a.reshape(-1, count, a.shape[1]), b.reshape(-1, count, b.shape[1]))
-    if count <= 32:
-        return torch.stack([a[group == k].mT @ b[group == k] for k in range(count)])
-    total = torch.zeros(count, a.shape[1], b.shape[1], dtype=torch.float64)
-    return total.index_add_(0, group, a[:, :, None] * b[:, None, :])
+class _Outer:
+    """Σ a bᵀ over each of `count` groups: (m, p), (m, q) → (count, p, q), by dense products where they are few or
+    repeat in one order. With one group there may be more rows than places."""
+
+    def __init__(self, group: Tensor, count: int):
+        self.group, self.count = group, count
+        self.regular = count > 1 and len(group) % count == 0
+        self.regular = self.regular and torch.equal(group, torch.arange(count).repeat(len(group) // count))
+        self.members = [(group == k).nonzero()[:, 0] for k in range(count)] if 1 < count <= 32 else []
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.count == 1:
+            return (a.mT @ b)[None]
+        if self.regular:
+            a, b = (part.reshape(-1, self.count, part.shape[1]) for part in (a, b))
+            return torch.einsum("ntp,ntq->tpq", a, b)
+        if self.members:
+            return torch.stack([a[rows].mT @ b[rows] for rows in self.members])
+        total = torch.zeros(self.count, a.shape[1], b.shape[1], dtype=torch.float64)
+        return total.index_add_(0, self.group, a[:, :, None] * b[:, None, :])
 
 
 class Centred:
