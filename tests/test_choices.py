@@ -9,8 +9,7 @@ from problems import normal, real
 from phibe import OU, FitConfig, Trajectories, fit_affine, fit_auto, open_flow
 from phibe.experiments import own_data
 from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
-from phibe.linear.basis import fit_basis
-from phibe.linear.basis import Size
+from phibe.linear.basis import Size, fit_basis
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.training.runs import save_flow

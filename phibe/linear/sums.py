@@ -34,6 +34,7 @@ class Sums:
     The groups are the times of `keys` (G,), or the stretches between knots, each with the two hats that are not zero
     there, so that neighbours share half of their features; a basis without knots has one group. Features (x − shift, 1)
     are kept around a `shift` (d,), so that small increments of large states survive; it is empty for all others.
+    `interval`, `step` and `dtype` are those of the data; `step` is the least of the typical steps of its parts.
     """
 
     keys: Tensor
