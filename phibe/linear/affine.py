@@ -81,6 +81,11 @@ def fit_affine(
     their own, few start at the same instant: pass `knots`, and the field is piecewise linear in time between them,
     fitted to all samples at once. An iterable of blocks of paths is read once, so that data may be simulated or loaded
     as it is used; an `executor` of `concurrent.futures` sums the blocks side by side.
+
+    >>> from phibe.systems.ou import OU
+    >>> blocks = (OU.reversible().simulate(paths=1000, times=[0.0, 0.1, 0.2], seed=i) for i in range(5))
+    >>> fit_affine(blocks, "symmetric").velocity.times  # central differences see the middle of three observations
+    tensor([0.1000], dtype=torch.float64)
     """
     complete = not isinstance(data, Trajectories) or _on_grid(data)
     knots = None if knots is None else _checked(torch.as_tensor(knots, dtype=torch.float64))

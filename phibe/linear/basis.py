@@ -80,6 +80,13 @@ def fit_basis(
     taken, with a warning. With more `blocks` than one the field also knows its standard errors: the data falls into so
     many, groups of paths or, of few paths, stretches of them, that are taken to be independent. An `executor` of
     `concurrent.futures` sums them side by side.
+
+    >>> from phibe.bases import lift, polynomials
+    >>> from phibe.systems.ou import OU
+    >>> data = OU([[-1.0]], [[1e-9]]).simulate(paths=9, times=[0.0, 0.1])  # dX = −X dt, seen at a step of 0.1
+    >>> flow = fit_basis(data, lift(polynomials(1)), "regression")
+    >>> flow.velocity.coefficients.round(decimals=3).abs()  # 0 and (1 − e⁻⁰·¹)/0.1
+    tensor([0.0000, 0.9520], dtype=torch.float64)
     """
     if objective == "isotropic" and noise is None:
         noise = estimate_noise(data)
@@ -157,13 +164,13 @@ class Size(NamedTuple):
 
 
 class Folds(NamedTuple):
-    """The sums of F folds: `gram` (F, G, K, K), `moment` (F, G, K, d) in units of the velocity, `count` (F,). The
-    features are those of `network`."""
+    """The sums of F folds: `gram` (F, G, K, K), `moment` (F, G, K, d) in units of the velocity, `weight` (F,) of their
+    samples. The features are those of `network`."""
 
     network: Normalised
     gram: Tensor
     moment: Tensor
-    count: Tensor
+    weight: Tensor
 
     def equations(self, size: Size) -> tuple[Tensor, Tensor]:
         """G and M of each fold, of the features that a size has: its monomials and waves, at every knot."""
@@ -193,10 +200,11 @@ def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str
     ]
     merged(each, objective)
     seen = [part for part in each if (part.counts > 0).any()]
-    gram, moment, count = (
-        torch.stack(parts) for parts in zip(*((p.gram, p.target + p.spread, p.counts.sum()) for p in seen), strict=True)
+    gram, moment, weight = (
+        torch.stack(part)
+        for part in ([p.gram for p in seen], [p.target + p.spread for p in seen], [p.counts.sum() for p in seen])
     )
-    return Folds(network, gram, moment / unit, count)
+    return Folds(network, gram, moment / unit, weight)
 
 
 def left_out(folds: Folds, size: Size) -> Tensor:
@@ -204,8 +212,8 @@ def left_out(folds: Folds, size: Size) -> Tensor:
     gram, moment = folds.equations(size)
     count = len(gram)
     others = torch.ones(count, count, dtype=torch.float64) - (torch.eye(count) if count > 1 else 0.0)
-    theta = _solve(*(torch.tensordot(others, part, 1) for part in (gram, moment)), size.ridge)
-    return (theta * (gram @ theta - 2 * moment)).sum((1, 2)) / folds.count
+    theta = _solve(torch.tensordot(others, gram, 1), torch.tensordot(others, moment, 1), size.ridge)
+    return (theta * (gram @ theta - 2 * moment)).sum((1, 2)) / folds.weight
 
 
 def _solve(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
