@@ -107,8 +107,8 @@ def affine_sums(data: Trajectories, objective: str, knots: Tensor | None = None)
 
     Those of `isotropic` are those of `phibe`, whose mean |Δx|²/(d Δt) is the noise.
     """
-    some, on_grid = data[:256], _on_grid(data)
-    basis = Centred(some.states[some._observed()].double().flatten(1).mean(0))
+    on_grid, some = _on_grid(data), data.states[:256] if data.lengths is None else data.states[:256, :2]
+    basis = Centred(some.double().flatten(2).mean(dim=(0, 1)))
     name = "phibe" if objective == "isotropic" else objective
     if knots is not None and not on_grid:
         return sums(data, lift(InTime(basis, knots)), name, dtype=torch.float64)
