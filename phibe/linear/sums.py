@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
+from threading import Lock
 from typing import Any
 
 import torch
@@ -86,6 +87,9 @@ class Sums:
         """G and M of the normal equations G θ = M over all groups: (p, p), (p, m)."""
         return assembled(self.gram, self.target + self.spread)
 
+
+FORWARD_MODE = Lock()
+"""Torch keeps one level of forward-mode differentiation for a whole process: the threads of an executor take turns."""
 
 ADDED = ("counts", "gram", "target", "spread")
 """What is added up when sums are merged."""
@@ -189,7 +193,8 @@ class Design:
         gram, target = outer(phi, torch.cat([heavy, sides(u)], 1)).split([phi.shape[1], sides(u).shape[1]], 2)
         spread = torch.zeros_like(target)
         for q, d in directions:
-            slope = along(lambda z: self.values(z, s), place, d.to(self.dtype))[1]
+            with FORWARD_MODE:
+                slope = along(lambda z: self.values(z, s), place, d.to(self.dtype))[1]
             spread += outer(rows(slope), sides(times(d, 0.5 * q)))
         counts = torch.zeros(2 * len(keys), dtype=torch.float64)
         other = (torch.arange(len(t)) >= count).long()
