@@ -25,8 +25,7 @@ from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.io import open_data, windowed
 from phibe.linear.affine import fit_affine
-from phibe.linear.basis import fit_basis
-from phibe.linear.folds import Size, Sums, fold_sums, in_units_of, left_out, solved
+from phibe.linear.basis import Folds, Size, fit_basis, fold_sums, in_units_of, left_out, solved
 from phibe.metrics import sliced_w2
 from phibe.networks import arguments_of, build
 from phibe.networks.basis import Basis
@@ -188,7 +187,7 @@ def _parts(
     return data[train[::every]], data[held[::every]]
 
 
-def choose(tried: Sequence[Trial], sums: dict[int, Sums], data: Trajectories) -> Normalised:
+def choose(tried: Sequence[Trial], sums: dict[int, Folds], data: Trajectories) -> Normalised:
     """Of the best by the objective, the one whose flow keeps closest to the observed laws; of equals the smallest.
 
     The objective weighs errors where the data is. Carried along, an error may lead to where there is none, and a
@@ -256,9 +255,9 @@ def best(tried: Sequence[Trial]) -> Trial:
 
 def try_sizes(
     data: Trajectories, objective: str, candidates: Sequence[Size], config: FitConfig
-) -> tuple[list[Trial], dict[int, Sums]]:
+) -> tuple[list[Trial], dict[int, Folds]]:
     """All candidates on all folds, and the sums over the data for each number of knots."""
-    d, steps = data.states[0, 0].numel(), (data.interval[1] - data.interval[0]) / data.typical_step
+    steps = (data.interval[1] - data.interval[0]) / data.typical_step
     candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
     folds = [data[part] for part in order.chunk(min(FOLDS, len(data))) if len(part)]
@@ -272,7 +271,7 @@ def try_sizes(
         basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=config.seed)
         basis.knots.copy_(place_knots(data, knots))
         sums[knots] = fold_sums(in_units_of(units, basis), folds, objective)
-    return [Trial(size, left_out(sums[size.knots], size, d)) for size in candidates], sums
+    return [Trial(size, left_out(sums[size.knots], size)) for size in candidates], sums
 
 
 @torch.no_grad()
@@ -451,7 +450,7 @@ def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any
         flow = fit_affine(data, plan.objective, noise=noise, knots=knots)
     else:
         flow = fit_basis(data, plan.model, plan.objective, noise=noise, ridge=ridge, blocks=blocks)
-    flow = replace(flow, labels=data.labels, method=find_objective(plan.objective).method)
+    flow = replace(flow, labels=data.labels)
     if out is not None:
         assert isinstance(flow.velocity, nn.Module)
         config, objective = replace(plan.config, held_out=0.0), {"name": plan.objective}

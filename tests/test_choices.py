@@ -13,8 +13,7 @@ from phibe.calculus import over
 from phibe.experiments import own_data
 from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
 from phibe.linear.affine import fit_affine
-from phibe.linear.basis import fit_basis
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size, fit_basis
 from phibe.networks.basis import Basis
 from phibe.networks.mlp import MLP
 from phibe.networks.normalised import Normalised

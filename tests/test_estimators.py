@@ -9,7 +9,7 @@ from problems import PAPER, normal, order, properties, real, reversible_systems
 from torch.func import jacrev, vmap
 
 from phibe import OU, FitConfig, Trajectories, fit, theory
-from phibe.bases import lift, polynomials
+from phibe.bases import in_time, lift, polynomials
 from phibe.linear.affine import AffineField, fit_affine
 from phibe.linear.basis import fit_basis
 from phibe.metrics import global_velocity_error
@@ -293,11 +293,22 @@ def test_ragged_and_own_times_give_the_answer_of_the_grid_they_encode():
             torch.testing.assert_close(found.matrices, expected.matrices, rtol=1e-9, atol=1e-9)
 
 
+def test_one_path_on_a_grid_is_fitted_between_knots():
+    """A single sample at each time is enough when the field has knots: the affine field of the basis fit."""
+    data, knots = still(OU.nonreversible()).simulate(paths=1, times=torch.linspace(0, 9, 901)), real([0.0, 4.0, 9.0])
+    field = fit_affine(data, "symmetric", knots=knots).velocity
+    same = fit_basis(data, lift(in_time(polynomials(1), knots)), "symmetric").velocity
+    x, t = normal(9, 2), torch.linspace(0, 9, 9, dtype=torch.float64)
+    torch.testing.assert_close(field(x, t), same(x, t), rtol=1e-8, atol=1e-8)
+    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`"):
+        fit_affine(data, "symmetric")
+
+
 def test_pairs_alone_cannot_be_seen_from_both_sides_without_knots():
     pairs = OU.reversible().simulate(paths=50, times=[0.0, 0.1])
     with pytest.raises(ValueError, match="start from and others end at; there are none. Pass `knots`"):
         fit_affine(pairs, "stratonovich")
-    with pytest.raises(ValueError, match="`width` must be from 2 to 2"):
+    with pytest.raises(ValueError, match="No path has the 3 observations that `symmetric` looks at"):
         fit_affine(pairs, "symmetric")
 
 

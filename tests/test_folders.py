@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from phibe.linear.folds import Size
 from problems import PAPER
 from test_resume import content, cut, train
 
@@ -19,7 +20,6 @@ from phibe.experiments import experiment
 from phibe.experiments.turbulence.data import generate
 from phibe.fitting import fit_closed
 from phibe.io import open_data, save_data
-from phibe.linear.folds import Size
 from phibe.training.runs import open_flow, save_flow
 from phibe.training.tensors import load_tensors, save_tensors
 
@@ -126,7 +126,7 @@ def test_a_strangers_folder_is_refused(here, flow, capsys, stranger):
     save_data(DATA, "data.npz")
     Path("mine").mkdir()
     (Path("mine") / stranger).write_text('{"mine": 1}', "utf8")
-    for command in (["fit", "data.npz", "--network", "affine"], ["run", "affine_ou", "--preset", "smoke"]):
+    for command in (["fit", "data.npz", "--model", "affine"], ["run", "affine_ou", "--preset", "smoke"]):
         line = refused([*command, "--out", "mine"], capsys)
         assert f"holds files that phibe did not write there ({stranger})" in line
     for write in (lambda: save_flow(flow, "mine"), lambda: train("mine")):

@@ -1,6 +1,9 @@
 """Closed-form fits: the minimiser itself, from regular, irregular, ragged, mapped and badly scaled data."""
 
 import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,14 +16,12 @@ from torch.func import jvp
 from phibe import OU, Trajectories, theory
 from phibe.bases import in_time, lift, polynomials
 from phibe.calculus import divergence
-from phibe.linear.affine import AffineField, fit_affine
+from phibe.linear.affine import AffineField, affine_sums, fit_affine
 from phibe.linear.basis import fit_basis
-from phibe.linear.sums import grid_moments, grouped_moments
+from phibe.linear.sums import ADDED, Centred, merged, sums
 from phibe.networks import build
 from phibe.objectives import OBJECTIVES, estimate_noise, phibe, regression
 from phibe.systems.fokker_planck import GridSolution
-
-MOMENTS = ("times", "count", "zz", "wz", "ww")
 
 
 def _data(paths=400, times=(0.2, 0.25, 0.35, 0.4, 0.6), ou=None, seed=0):
@@ -258,19 +259,14 @@ def test_a_degenerate_noise_is_no_obstacle():
 # -- the same answer however the data is written -----------------------------------------------------------------------
 
 
-def _moments_agree(a, b, rtol=1e-9):
-    for name in MOMENTS:
-        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=rtol, atol=1e-9)
-
-
-def _recentred(moments, shift):
-    """The same sums around another shift."""
-    d = len(shift)
-    move = torch.eye(d + 1, dtype=torch.float64)
-    move[:d, d] = moments.shift - shift
-    parts = {name: getattr(moments, name) for name in MOMENTS}
-    parts["zz"], parts["wz"] = move @ parts["zz"] @ move.mT, parts["wz"] @ move.mT
-    return type(moments)(**{**vars(moments), **parts, "shift": shift})
+def _assert_same(a, b, rtol=1e-12):
+    """The same sums, whatever they are kept around; each compared with the largest number of its kind."""
+    b = b.around(a.shift)
+    assert torch.equal(a.keys, b.keys)
+    for name in ADDED:
+        x, y = getattr(a, name), getattr(b, name)
+        torch.testing.assert_close(y, x, rtol=0, atol=rtol * float(x.abs().max()))
+    assert (a.interval, a.dtype) == (b.interval, b.dtype)
 
 
 @pytest.mark.parametrize(
@@ -280,16 +276,70 @@ def _recentred(moments, shift):
 def test_fast_and_general_sums_agree(paths, steps, d):
     times = torch.arange(steps, dtype=torch.float64) ** 1.5 / 50
     data = Trajectories(1 + normal(paths, steps, d).cumsum(1), times)
-    grid, grouped = grid_moments([data]), grouped_moments(data)
-    _moments_agree(grid, _recentred(grouped, grid.shift))
+    general = sums(data, lift(Centred(normal(d, seed=1))), "phibe", by_time=True)
+    seen = general.counts[:, 0] > 0
+    assert bool(seen.all())
+    _assert_same(general, affine_sums(data, "phibe"), rtol=1e-11)
 
 
-def test_blocks_of_paths_add_up_to_the_whole():
-    data = _data(paths=1000)
-    whole = fit_affine(data).velocity
-    blocks = fit_affine(block for block in (data[:10], data[10:613], data[613:])).velocity
-    torch.testing.assert_close(blocks.matrices, whole.matrices, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(blocks.offsets, whole.offsets, rtol=1e-9, atol=1e-9)
+IRREGULAR = (normal(90, 7, seed=5).abs() * 0.05 + 0.01).cumsum(1)
+KINDS = {
+    "affine": partial(affine_sums, objective="phibe"),
+    "affine, both ends": partial(affine_sums, objective="stratonovich"),
+    "affine, knots": partial(affine_sums, objective="isotropic", knots=real([0.1, 0.3, 0.6])),
+    "basis": partial(sums, basis=lift(polynomials(3)), objective="phibe"),
+    "basis in time": partial(sums, basis=lift(in_time(polynomials(2), real([0.1, 0.3, 0.6]))), objective="symmetric"),
+    "basis, weighted": partial(sums, basis=lift(polynomials(2)), objective="symmetric2", weighted=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", ["grid", "own times", "ragged"])
+def test_sums_of_any_parts_merge_to_those_of_all_paths_in_any_order(kind, shape):
+    states = 3 + _data(paths=90, times=tuple(0.1 * i for i in range(7))).states
+    lengths = [7, 5, 6] * 30 if shape == "ragged" else None
+    data = Trajectories(states, IRREGULAR if shape == "own times" else IRREGULAR[0], lengths)
+    whole = KINDS[kind](data)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(1))
+    parts = [KINDS[kind](data[order[slice(*ends)]]) for ends in ((0, 1), (1, 40), (40, 55), (55, 90))]
+    a, b, c, e = pickle.loads(pickle.dumps(parts))  # as they come from another process
+    for merge in (a.merge(b).merge(c).merge(e), a.merge(b.merge(c.merge(e))), e.merge(b).merge(a.merge(c))):
+        _assert_same(whole, merge)
+        assert merge.step == min(part.step for part in parts)
+    without = float((merged([a, b, c], "phibe").around(whole.shift).gram.sum() - whole.gram.sum()).abs())
+    assert without > 1e-3 * float(whole.gram.sum().abs())
+
+
+class Elsewhere(ThreadPoolExecutor):
+    """Tasks and results are pickled, as they are on their way to other processes and machines."""
+
+    def submit(self, task, *args):
+        task, args = pickle.loads(pickle.dumps((task, args)))
+        return super().submit(lambda: pickle.loads(pickle.dumps(task(*args))))
+
+
+@pytest.mark.parametrize("objective", ["phibe", "isotropic", "symmetric", "stratonovich"])
+def test_any_executor_sums_the_blocks(objective):
+    data, basis = _data(), lift(in_time(polynomials(2), real([0.2, 0.4])))
+    with Elsewhere(2) as executor:
+        affine = fit_affine(data.blocks(7), objective, executor=executor).velocity
+        field = fit_basis(data, basis, objective, blocks=7, executor=executor).velocity
+    alone, apart = fit_affine(data, objective).velocity, fit_basis(data, basis, objective, blocks=7).velocity
+    torch.testing.assert_close(affine.matrices, alone.matrices, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(affine.offsets, alone.offsets, rtol=1e-10, atol=1e-10)
+    assert torch.equal(field.coefficients, apart.coefficients)
+    assert torch.equal(field.influence, apart.influence)
+
+
+def test_blocks_on_grids_of_their_own_are_as_one_set_of_paths_with_their_times():
+    fine = _data(paths=60, times=(0.0, 0.1, 0.2, 0.3, 0.4))
+    coarse = fine.coarsen(2)
+    padded = torch.cat([coarse.states, torch.full((60, 2, 2), math.nan, dtype=torch.float64)], 1)
+    times = torch.cat([fine.times.expand(60, 5), torch.cat([coarse.times, real([0.5, 0.6])]).expand(60, 5)])
+    both = Trajectories(torch.cat([fine.states, padded]), times, [5] * 60 + [3] * 60)
+    expected, found = fit_affine(both), fit_affine([fine, coarse])
+    torch.testing.assert_close(found.velocity.matrices, expected.velocity.matrices, rtol=1e-9, atol=1e-9)
+    assert found.interval == expected.interval
 
 
 def _written_differently(data):
@@ -472,12 +522,12 @@ def test_requests_that_cannot_be_met_say_what_can():
         fit_affine(own)
     with pytest.raises(ValueError, match="`knots` must be at least two increasing times; got"):
         fit_affine(own, knots=[0.5, 0.1])
-    with pytest.raises(ValueError, match=r"basis must return \(n, p, \*state\).*got \(1, 6\)\. .*lift\(features\)"):
+    with pytest.raises(ValueError, match=r"basis must return \(n, p, \*state\).*got \(1, 6\) .*lift\(features\)"):
         fit_basis(data, polynomials(2))
     with pytest.raises(ValueError, match="iterable was empty"):
         fit_affine(iter([]))
-    with pytest.raises(ValueError, match="complete paths on the same times"):
-        fit_affine([data, data.coarsen(2)])
+    with pytest.raises(ValueError, match="No path has the 5 observations that `symmetric2` looks at"):
+        fit_affine(data.coarsen(2), "symmetric2")
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -84,7 +84,7 @@ def test_a_terminal_without_our_letters_shows_others_in_their_place(table):
 @pytest.mark.slow
 def test_a_fit_writes_the_same_files_in_any_locale(table):
     for name, env in (("poor", POOR), ("rich", ORDINARY)):
-        phibe("fit", "däta.csv", "--network", "affine", "--out", name, cwd=table.parent, env=env)
+        phibe("fit", "däta.csv", "--model", "affine", "--out", name, cwd=table.parent, env=env)
     poor, rich = ((table.parent / name / "automatic.json").read_text("utf8") for name in ("poor", "rich"))
     assert poor == rich
     assert "m²" in (table.parent / "poor" / "report.html").read_text("utf8")

@@ -12,7 +12,7 @@ from phibe import OU, FitConfig, Trajectories, fit
 from phibe.cli import main
 from phibe.fitting import fit_closed
 from phibe.io import save_data
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size
 from phibe.report.write import write_report
 from phibe.trajectories import Labels
 

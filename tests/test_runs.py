@@ -13,7 +13,7 @@ from phibe import OU, FitConfig, Trajectories, fit
 from phibe.evaluation import write_source
 from phibe.fitting import fit_closed
 from phibe.io import save_data
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size
 from phibe.report.write import write_report
 
 APPS = Path(__file__).resolve().parent.parent / "apps"

@@ -28,7 +28,7 @@ from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, 
 from phibe.networks.normalised import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import Loss, Result, Task
+from phibe.training.loop import Loss, Result, Task, fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 

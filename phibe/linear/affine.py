@@ -1,21 +1,30 @@
-"""Affine fits: the minimiser of an objective among fields affine in x, at each observation time or between knots."""
+"""Affine fits: the minimiser of an objective among fields affine in x, at each observation time or between knots.
+
+[A | b] (Σ z zᵀ) = Σ u zᵀ + (½ Σ q d dᵀ | 0) with z = (x, 1)   [paper: normal equations of the affine velocity field].
+Complete paths on one grid are summed at the speed of memory. Read next: `phibe.training.loop`, for all other fields.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, place_between
 from phibe.calculus import differentiable
 from phibe.flow import Flow
-from phibe.linear.basis import fit_basis, pseudo_inverse
-from phibe.linear.sums import AffineMoments, grid_moments, grouped_moments
-from phibe.objectives import find_objective
+from phibe.linear.basis import pseudo_inverse
+from phibe.linear.sums import ADDED, Band, Centred, Sums, merged, sums
 from phibe.trajectories import Trajectories
+
+FORWARD = ("phibe", "isotropic", "regression")
+"""The objectives with u = Δx/Δt at the start of a transition: their sums are those of a band."""
 
 
 class AffineField(nn.Module):
@@ -46,12 +55,10 @@ class AffineField(nn.Module):
             return tuple(part.expand(len(t), *part.shape[1:]) for part in self.coefficients(t[:1]))  # type: ignore[return-value]
         if len(self.times) == 1:
             return self.matrices.expand(len(t), -1, -1), self.offsets.expand(len(t), -1)
-        right = torch.searchsorted(self.times, t.to(self.times.dtype).contiguous()).clamp(1, len(self.times) - 1)
-        left = right - 1
-        share = (t - self.times[left]) / (self.times[right] - self.times[left])
-        share = share.clamp(0, 1).to(self.matrices.dtype)
-        matrix = torch.lerp(self.matrices[left], self.matrices[right], share[:, None, None])
-        return matrix, torch.lerp(self.offsets[left], self.offsets[right], share[:, None])
+        left, share = place_between(t, self.times)
+        share = share.to(self.matrices.dtype)
+        matrix = torch.lerp(self.matrices[left], self.matrices[left + 1], share[:, None, None])
+        return matrix, torch.lerp(self.offsets[left], self.offsets[left + 1], share[:, None])
 
     def thin(self, k: int) -> AffineField:
         """The same field on fewer times: means over k neighbouring ones, which also averages their sampling noise."""
@@ -65,58 +72,57 @@ def fit_affine(
     *,
     noise: float | None = None,
     knots: Any = None,
+    executor: Executor | None = None,
 ) -> Flow:
     """The affine field at each observation time that minimises the objective   [paper: affine velocity field].
 
-    [A | b] (Σ z zᵀ) = Σ u zᵀ + (½ Σ q d dᵀ | 0), with the objective's targets and directions (u = Δx/Δt, q d dᵀ =
-    Δx Δxᵀ/Δt for `phibe`), solved with the pseudo-inverse. `noise` is σ² for `isotropic` (default: estimated). A time
-    that the objective cannot see, as `symmetric` the first and the last, takes the field of the nearest that it can.
-    When paths have times of their own, few start at the same instant: pass `knots`, and the field is piecewise linear
-    in time between them, fitted to all samples at once. An iterable of blocks of paths on one grid is read once, so
-    that data may be simulated or loaded as it is used.
+    Solved with the pseudo-inverse. `noise` is σ² for `isotropic` (default: estimated). A time that the objective cannot
+    see, as `symmetric` the first and the last, takes the field of the nearest that it can. When paths have times of
+    their own, few start at the same instant: pass `knots`, and the field is piecewise linear in time between them,
+    fitted to all samples at once. An iterable of blocks of paths is read once, so that data may be simulated or loaded
+    as it is used; an `executor` of `concurrent.futures` sums the blocks side by side.
+
+    >>> from phibe.systems.ou import OU
+    >>> blocks = (OU.reversible().simulate(paths=1000, times=[0.0, 0.1, 0.2], seed=i) for i in range(5))
+    >>> fit_affine(blocks, "symmetric").velocity.times  # central differences see the middle of three observations
+    tensor([0.1000], dtype=torch.float64)
     """
-    kind = find_objective(objective)
+    complete = not isinstance(data, Trajectories) or _on_grid(data)
     knots = None if knots is None else _checked(torch.as_tensor(knots, dtype=torch.float64))
-    grid = not isinstance(data, Trajectories) or (data.shared_times and data.lengths is None)
-    if not grid and knots is not None and isinstance(data, Trajectories):
-        return _fit_affine_knots(data, objective, noise, knots)
     blocks = [data] if isinstance(data, Trajectories) else data
-    on_transitions = kind.width == 2 and objective != "stratonovich"
-    fast = grid and on_transitions
-    moments = grid_moments(blocks) if fast else grouped_moments(blocks, "phibe" if on_transitions else objective)
-    times = moments.times if knots is None else knots
-    solution = (
-        _solve_affine(moments, objective, noise) if knots is None else _solve_knots(moments, objective, noise, knots)
-    )
-    matrices, offsets = (part.to(moments.dtype) for part in solution)
-    return Flow(AffineField(times, matrices, offsets), moments.interval, moments.step)
+    each = map if executor is None else executor.map
+    whole = merged(each(partial(affine_sums, objective=objective, knots=knots), blocks), objective)
+    whole = _isotropic(whole, noise) if objective == "isotropic" else whole
+    if knots is None:
+        whole = _seen(whole, objective)
+        if not (complete and objective in FORWARD):
+            _require_enough(whole)
+    solution = _solve_times(whole) if knots is None else _solve_knots(whole)
+    matrices, offsets = (part.to(whole.dtype) for part in solution)
+    field, kind = AffineField(whole.keys if knots is None else knots, matrices, offsets), find_objective(objective)
+    return Flow(field, whole.interval, whole.step, method=kind.method)
 
 
-def _solve_affine(moments: AffineMoments, objective: str, noise: float | None) -> tuple[Tensor, Tensor]:
-    """The slope from the centred moments of each time, then the offset from their means: E[v] = E[w/Δt]."""
-    n, d = moments.count[:, None, None], moments.wz.shape[1]
-    mean, pull = moments.zz[:, :d, d:] / n, moments.wz[..., d:] / n
-    right = moments.wz[..., :d] / n - pull @ mean.mT
-    right += 0.5 * _spread(moments, objective, noise) / n
-    gram = moments.zz[:, :d, :d] / n
-    inverse, rank = pseudo_inverse(gram - mean @ mean.mT, floor=1e-11 * gram.diagonal(dim1=1, dim2=2))
-    if (deficient := rank < d).any():
-        where = ", ".join(f"t = {float(t):g}" for t in moments.times[deficient][:3])
-        warnings.warn(
-            f"The states span fewer than {d} dimensions at {where}{' …' if deficient.sum() > 3 else ''}: "
-            "the affine field there is the one of smallest norm among many.",
-            stacklevel=3,
-        )
-    matrix = right @ inverse
-    return matrix, (pull - matrix @ (mean + moments.shift[:, None]))[..., 0]
+def affine_sums(data: Trajectories, objective: str, knots: Tensor | None = None) -> Sums:
+    """What `fit_affine` needs of one block of paths: the sums of each time, or of each stretch between knots.
+
+    Those of `isotropic` are those of `phibe`, whose mean |Δx|²/(d Δt) is the noise.
+    """
+    on_grid, some = _on_grid(data), data.states[:256] if data.lengths is None else data.states[:256, :2]
+    basis = Centred(some.double().flatten(2).mean(dim=(0, 1)))
+    name = "phibe" if objective == "isotropic" else objective
+    if knots is not None and not on_grid:
+        return sums(data, lift(InTime(basis, knots)), name, dtype=torch.float64)
+    if on_grid and objective in FORWARD:
+        found = Band(data, basis.shift).sums()
+        found = found if objective != "regression" else replace(found, spread=torch.zeros_like(found.spread))
+    else:
+        found = sums(data, lift(basis), name, by_time=True, dtype=torch.float64)
+    return found if knots is None else _seen(found, objective).between(knots)
 
 
-def _spread(moments: AffineMoments, objective: str, noise: float | None) -> Tensor:
-    """What the Jacobian term of the objective sees at each time: n σ²I for `isotropic`, else Σ q d dᵀ or nothing."""
-    if objective == "isotropic":
-        unit = torch.eye(moments.ww.shape[1], dtype=torch.float64)
-        return (moments.noise() if noise is None else noise) * moments.count[:, None, None] * unit
-    return moments.ww if find_objective(objective).jacobian else torch.zeros_like(moments.ww)
+def _on_grid(data: Trajectories) -> bool:
+    return data.shared_times and data.lengths is None
 
 
 def _checked(knots: Tensor) -> Tensor:
@@ -125,28 +131,71 @@ def _checked(knots: Tensor) -> Tensor:
     return knots
 
 
-def _solve_knots(moments: AffineMoments, objective: str, noise: float | None, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """The field that is linear in time between knots, from the moments of all times: hats φ_k(t) weigh them.
+def _seen(found: Sums, objective: str) -> Sums:
+    """Of the times those that are seen, of an objective that looks from both ends of a transition from both sides."""
+    counts = found.counts
+    seen = (counts > 0).all(1) if (counts[:, 1] > 0).any() else counts[:, 0] > 0
+    if (counts > 0).any() and not seen.any():
+        raise ValueError(
+            f"`{objective}` needs times that some transitions start from and others end at; there are none. Pass "
+            "`knots` to fit a field that is piecewise linear in time, or take objective 'phibe'."
+        )
+    return replace(found, **{name: getattr(found, name)[seen] for name in ("keys", *ADDED)})
 
-    Σ_l [A | b]_l Σ_t φ_k φ_l (Σ z zᵀ)_t = Σ_t φ_k (Σ w zᵀ/Δt + (½ Σ w wᵀ/Δt | 0))_t, for every knot k.
+
+def _require_enough(found: Sums) -> None:
+    least, count = found.gram.shape[1], found.counts.sum(1)
+    if float(count.median()) < least:
+        start, end = found.interval
+        raise ValueError(
+            f"An affine field at each time needs {least} or more samples there; half of the {len(count)} "
+            f"different times have {int(count.median())} or fewer. Pass `knots`, e.g. "
+            f"`knots=torch.linspace({start:g}, {end:g}, 20)`."
+        )
+
+
+def _isotropic(found: Sums, noise: float | None) -> Sums:
+    """½ Σ q d dᵀ replaced by ½ n σ²I, with n weighed by the hats between knots; σ̂² as that of `estimate_noise`."""
+    d = found.target.shape[2]
+    gram, spread = (
+        found.gram.unflatten(1, (-1, d + 1)).unflatten(3, (-1, d + 1)),
+        found.spread.unflatten(1, (-1, d + 1)),
+    )
+    weight = gram[:, :, d, :, d].sum(2)
+    if noise is None:
+        noise = 2 * float(spread.diagonal(dim1=2, dim2=3).sum() / (d * weight.sum()))
+    known = 0.5 * noise * weight[:, :, None, None] * torch.eye(d + 1, d, dtype=torch.float64)
+    return replace(found, spread=known.flatten(1, 2))
+
+
+def _solve_times(found: Sums) -> tuple[Tensor, Tensor]:
+    """The slope from the centred moments of each time, then the offset from their means: E[v] = E[u]."""
+    n, d = found.counts.sum(1)[:, None, None], found.target.shape[2]
+    mean, pull = found.gram[:, :d, d:] / n, found.target[:, d:] / n
+    right = (found.target + found.spread)[:, :d] / n - mean @ pull
+    gram = found.gram[:, :d, :d] / n
+    inverse, rank = pseudo_inverse(gram - mean @ mean.mT, floor=1e-11 * gram.diagonal(dim1=1, dim2=2))
+    if (deficient := rank < d).any():
+        where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3])
+        warnings.warn(
+            f"The states span fewer than {d} dimensions at {where}{' …' if deficient.sum() > 3 else ''}: "
+            "the affine field there is the one of smallest norm among many.",
+            stacklevel=3,
+        )
+    matrix = (inverse @ right).mT
+    return matrix, (pull.mT - matrix @ (mean + found.shift[:, None]))[..., 0]
+
+
+def _solve_knots(found: Sums) -> tuple[Tensor, Tensor]:
+    """At each knot, of the field that is linear in time between them: hats h_k(t) weigh the sums of all times.
+
+    Σ_l (Σ h_k h_l z zᵀ) [A | b]_lᵀ = Σ h_k (z uᵀ + (½ Σ q d dᵀ | 0)ᵀ), for every knot k.
     """
-    d, size = moments.wz.shape[1], len(knots) * (moments.wz.shape[1] + 1)
-    right = moments.wz.clone()
-    right[..., :d] += 0.5 * _spread(moments, objective, noise)
-    hats = in_time(polynomials(0), knots)(moments.times[:, None], moments.times)
-    gram = torch.einsum("tk,tl,tij->kilj", hats, hats, moments.zz).reshape(size, size)
+    d = found.target.shape[2]
+    gram, moment = found.equations()
     inverse, rank = pseudo_inverse(gram)
-    if int(rank) < size:
+    if int(rank) < len(gram):
         warnings.warn("Some knots see too few transitions: the field there is the one of smallest norm.", stacklevel=3)
-    theta = (inverse @ torch.einsum("tk,tdi->kid", hats, right).reshape(size, d)).reshape(len(knots), d + 1, d)
+    theta = (inverse @ moment).reshape(-1, d + 1, d)
     matrices, offsets = theta[:, :d].mT.contiguous(), theta[:, d]
-    return matrices, offsets - (matrices @ moments.shift[:, None])[..., 0]
-
-
-def _fit_affine_knots(data: Trajectories, objective: str, noise: float | None, knots: Tensor) -> Flow:
-    """The same for paths with times of their own."""
-    d = data.states[0, 0].numel()
-    flow = fit_basis(data, lift(in_time(polynomials(1), knots)), objective, noise=noise)
-    theta = flow.velocity.coefficients.reshape(len(knots), d + 1, d)  # type: ignore[attr-defined]
-    matrices, offsets = theta[:, 1:].mT.to(data.states.dtype), theta[:, 0].to(data.states.dtype)
-    return Flow(AffineField(knots, matrices.contiguous(), offsets.contiguous()), flow.interval, flow.step)
+    return matrices, offsets - (matrices @ found.shift[:, None])[..., 0]

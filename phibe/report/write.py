@@ -13,7 +13,7 @@ from phibe.evaluation import Quality, assess, names_of, open_source, write_sourc
 from phibe.files import replacing, write_json
 from phibe.fitting import fit_closed
 from phibe.flow import Flow
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size
 from phibe.networks import NETWORKS, build
 from phibe.report.page import page
 from phibe.training.config import FitConfig
