@@ -13,7 +13,7 @@ from phibe.cli import main
 from phibe.fitting import fit_closed
 from phibe.io import save_data
 from phibe.linear.folds import Size
-from phibe.report.write import write_report
+from phibe.report import write_report
 from phibe.trajectories import Labels
 
 ROOT = Path(__file__).resolve().parent.parent

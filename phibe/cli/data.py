@@ -91,7 +91,7 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     from phibe.files import replacing, write_json
     from phibe.fitting import carry_out, make_plan, window_length
     from phibe.io import open_data, windowed
-    from phibe.report.write import write_report
+    from phibe.report import write_report
     from phibe.summaries import describe_run
 
     settings = {field.name: given[field.name] for field in fields(FitConfig) if given[field.name] is not None}
@@ -126,7 +126,7 @@ def report(arguments: list[str]) -> None:
     given = options.parse(arguments)
 
     from phibe.io import open_data
-    from phibe.report.write import write_report
+    from phibe.report import write_report
 
     data = open_data(given["data"]) if given["data"] else None
     quality = write_report(given["run"], data, source=given["data"], calibrate=given["calibrate"])
