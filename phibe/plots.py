@@ -101,7 +101,6 @@ STYLE: dict[str, dict[str, Any]] = {
 
 PAPER: dict[str, Any] = {
     "axes.edgecolor": "#5b6472",
-    "axes.grid": True,
     "axes.labelcolor": "#2b313b",
     "axes.labelsize": 10,
     "axes.spines.right": False,
@@ -169,16 +168,18 @@ def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str =
     import matplotlib
     from matplotlib import pyplot
 
-    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=tuple(side / 72 for side in size))
-    figure = figure.opts(backend="matplotlib", show_legend=False)
+    inches = tuple(side / 72 for side in size)
+    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False)
+    grid = hv.Store.lookup_options("matplotlib", figure, "plot").kwargs.get("show_grid", False)
     with matplotlib.rc_context(PAPER):
         picture = hv.Store.renderers["matplotlib"].get_plot(figure).state
         picture.set_layout_engine("constrained")
-        file = io.BytesIO()
-        for dots in (part for axes in picture.axes for part in axes.collections if len(part.get_offsets()) > 50):
-            dots.set_rasterized(True)
-        metadata = {"Date": None} if kind == "svg" else {}
-        picture.savefig(file, format=kind, dpi=144, transparent=kind == "svg", metadata=metadata)
+        for axes in picture.axes:
+            axes.grid(grid)  # HoloViews takes it from the layers, not from their overlay
+            for dots in (part for part in axes.collections if len(part.get_offsets()) > 50):
+                dots.set_rasterized(True)
+        file, date = io.BytesIO(), {"Date": None} if kind == "svg" else {}
+        picture.savefig(file, format=kind, dpi=144, transparent=kind == "svg", metadata=date)
         pyplot.close(picture)
     return file.getvalue()
 
@@ -229,10 +230,8 @@ def rates(
     first = next(iter(lines.values()))
     horizontal, vertical = _array(first[0]), _array(first[1])
     style = {"color": COLORS["persistence"], "line_dash": "dotted", "line_width": 1.5}
-    guides = []
-    for slope in slopes:
-        falling = vertical[-1] * (horizontal / horizontal[-1]) ** slope
-        guides.append(_styled(hv.Curve((horizontal, falling), x, y, label=f"slope {slope:.2g}"), **style))
+    falls = {f"slope {slope:.2g}": vertical[-1] * (horizontal / horizontal[-1]) ** slope for slope in slopes}
+    guides = [_styled(hv.Curve((horizontal, fall), x, y, label=label), **style) for label, fall in falls.items()]
     return _framed([*guides, *overlay, *marks], title=title, legend_position="bottom_right", **_axes("xy"))
 
 
@@ -262,11 +261,10 @@ def diagnosis(found: Diagnosis) -> hv.Overlay:
 def paths(times: Any, values: Mapping[str, Any], *, x: str, y: str) -> hv.Overlay:
     """Single paths over time: {label: (path, time)}, a line for each path; NaN where there is no observation."""
     layers = []
-    for label, lines in values.items():
-        known = ((line, np.isfinite(line)) for line in _array(lines))
-        parts = [{"time": _array(times)[kept], "value": line[kept]} for line, kept in known]
-        lines = hv.Contours(parts, ["time", "value"], label=label)
-        layers.append(_styled(lines, color=color(label), line_width=1.2, alpha=0.8))
+    for label, rows in values.items():
+        known = [np.stack([_array(times), row], 1)[np.isfinite(row)] for row in _array(rows)]
+        curve = hv.Curve(_joined(known), "time", "value", label=label)
+        layers.append(_styled(curve, color=color(label), line_width=1.2, alpha=0.8))
     return _framed(layers, xlabel=x, ylabel=y)
 
 
@@ -290,16 +288,21 @@ def histogram(
 # -- the phase plane ---------------------------------------------------------------------------------------------------
 
 
-def trails(data: Trajectories, label: str, *, paths: int = 40, width: float = 1.5, dash: str = "solid") -> hv.Contours:
+def trails(data: Trajectories, label: str, *, paths: int = 40, width: float = 1.5, dash: str = "solid") -> hv.Curve:
     """The first paths as lines in the plane of the first two coordinates."""
     return lines(data.states[:paths], label, width=width, dash=dash)
 
 
-def lines(states: Tensor, label: str, *, width: float = 1.5, dash: str = "solid", alpha: float = 0.8) -> hv.Contours:
+def lines(states: Tensor, label: str, *, width: float = 1.5, dash: str = "solid", alpha: float = 0.8) -> hv.Curve:
     """A line through the first two coordinates of each path (path, time, state)."""
-    parts = [{"x₁": path[:, 0], "x₂": path[:, 1]} for path in _array(states)]
-    style = {"color": color(label), "line_width": width, "line_dash": dash, "alpha": alpha}
-    return _styled(hv.Contours(parts, ["x₁", "x₂"], label=label), **style)
+    style = {"color": color(label), "line_width": width, "line_dash": dash, "alpha": alpha, "padding": 0.1}
+    return _styled(hv.Curve(_joined(_array(states)[..., :2]), "x₁", "x₂", label=label), **style)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Lines (point, 2) as one with gaps: HoloViews takes milliseconds for each line that it is given alone."""
+    gap = np.full((1, 2), np.nan)
+    return np.concatenate([row for part in parts for row in (part, gap)])
 
 
 def samples(x: Tensor, label: str, *, count: int = 1500, size: float = 3) -> hv.Points:
@@ -308,7 +311,7 @@ def samples(x: Tensor, label: str, *, count: int = 1500, size: float = 3) -> hv.
     return _styled(dots, color=color(label), size=size, alpha=0.45)
 
 
-def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Contours:
+def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Curve:
     """The contour of a Gaussian (anything with `mean` and `covariance`) at that many standard deviations."""
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(law.covariance[:2, :2].double())
@@ -336,12 +339,12 @@ def arrows(
     return _styled(field, color=color(label), magnitude="length", alpha=0.7, pivot="tail", rescale_lengths=True)
 
 
-def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Contours:
+def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Curve:
     """The velocity at time t as arrows from points (n, 2), `scale` units of the plane long for each unit of speed."""
     return steps(points, points + scale * velocity(points, torch.full((len(points),), t, dtype=points.dtype)), label)
 
 
-def steps(points: Tensor, tips: Tensor, label: str) -> hv.Contours:
+def steps(points: Tensor, tips: Tensor, label: str) -> hv.Curve:
     """Arrows from points (n, 2) of the plane to their tips."""
     v = tips - points
     side, neck = 0.15 * torch.stack([-v[:, 1], v[:, 0]], dim=1), points + 0.7 * v

@@ -148,7 +148,7 @@ def names_of(data: Trajectories) -> list[str]:
 
 PATHS, COORDINATES, MARKS, STRIP = 12, 4, 4, 8
 """Paths drawn as lines, coordinates and times that marginals are shown of, and frames of a strip."""
-WIDE, SMALL = (460, 190), (220, 165)
+WIDE, SMALL = (420, 185), (200, 155)
 """Sizes in pixels."""
 
 
@@ -344,7 +344,7 @@ def _images(quality: Quality, views: Views, names: Sequence[str]) -> list[Sectio
         strip = plots.filmstrip(rows, columns=times).opts(ylabel="", backend="matplotlib")
         figures.append(Figure.of(strip, "observed frames above generated frames", (620, height), kind="png"))
     text = (
-        f"Of each path the upper row is observed, the lower is the flow from its first frame; above the frames is "
+        f"Of each path the upper row is observed, the lower is the flow from its first frame; below the frames is "
         f"{names[0]}. Details may differ, as the flow carries no noise; both should look like frames of one video."
     )
     return [Section("Frames", figures, [], text, "frames")]
