@@ -366,7 +366,7 @@ def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]
     rows = [
         ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
         ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
-        ("times", "{:.6g} to {:.6g}, {}".format(*about["interval"], shared)),
+        ("times", "{}, {:.6g} to {:.6g}, {}".format(names[0], *about["interval"], shared)),
         ("step", f"{step:.4g}" if high - low <= 1e-6 * high else f"{step:.4g} (median; {low:.4g} to {high:.4g})"),
         ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
     ]
