@@ -43,17 +43,14 @@ def write_source(folder: str | Path, data: Trajectories, path: str | Path, **opt
 
 def open_source(folder: str | Path) -> Trajectories:
     """The data that the run was fitted to; ValueError with the likely fix if it was not noted, moved or changed."""
+    note = Path(folder) / NAME
+    if not note.exists():
+        raise ValueError(f"{folder} does not say where its data is. Tell it once: `phibe report {folder} --data FILE`.")
     try:
-        facts = json.loads((Path(folder) / NAME).read_text())
+        facts = json.loads(note.read_text())
         path, options, digest = Path(facts["path"]), facts["options"], facts["sha256"]
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} does not say where its data is. Tell it once: `phibe report {folder} --data FILE`."
-        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{Path(folder) / NAME} cannot be read: {error}. Write it anew with `phibe report`."
-        ) from error
+        raise ValueError(f"{note} cannot be read: {error}. Write it anew with `phibe report`.") from error
     if not path.exists():
         raise ValueError(
             f"The data of this run was {path}, which is no longer there. Moved? `phibe report {folder} --data FILE`."
@@ -225,10 +222,6 @@ class Finding:
     text: str
 
 
-def worst(findings: list[Finding]) -> str:
-    return max((finding.grade for finding in findings), key=GRADES.index)
-
-
 def criteria() -> str:
     return (
         f"Good: marginals within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means "
@@ -354,7 +347,7 @@ def evaluate(
     noise: float | None = None,
     notes: Sequence[str] = (),
 ) -> Quality:
-    """What the data says of the flow: numbers, findings and a verdict.
+    """What the data says of the flow: numbers, findings and a verdict. It never fits.
 
     `held_out` are the numbers of the paths that the fit did not see; None says that it saw all, and every fifth path is
     then taken for a comparison that is no test. `refitted` is a flow fitted to every other observation of the training
@@ -373,18 +366,17 @@ def evaluate(
         findings.append(Finding("held-out paths", GRADES[1], text))
     parts = Parts.of(data, held_out_paths(data, held_out))
     value = held_out_objective(flow, parts.unseen, objective, unit=unit, noise=noise)
-    how: dict[str, Any] = {"unit": unit, "method": method, "elapsed": free}
-    marginals = parts.distances(flow, **how)
+    marginals = parts.distances(flow, unit=unit, method=method, elapsed=free)
     findings.append(judge_objective(value, objective=objective))
     findings.append(judge_marginals("marginals", marginals, where="At the observed times"))
     findings += [*judge_moments(marginals), *judge_resolution(marginals)]
     left_out: list[Distance] = []
     if refitted is not None:
-        left_out = parts.distances(refitted, **how, every=2)
-        where = "Fitted to every other observation, at those left out"
-        findings.append(judge_marginals("intermediate times", left_out, where=where))
+        left_out = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
+        thinned = "Fitted to every other observation, at those left out"
+        findings.append(judge_marginals("intermediate times", left_out, where=thinned))
     return Quality(
-        verdict=worst(findings),
+        verdict=max((finding.grade for finding in findings), key=GRADES.index),
         findings=findings,
         criteria=criteria(),
         motion=motion(marginals),

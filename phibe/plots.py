@@ -100,22 +100,15 @@ STYLE: dict[str, dict[str, Any]] = {
 }
 """How Bokeh draws what is around a figure."""
 
-PAPER: dict[str, Any] = {
-    "axes.edgecolor": "#5b6472",
-    "axes.labelcolor": "#2b313b",
-    "axes.labelsize": 10,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.size": 10,
-    "grid.color": "#7f8894",
-    "grid.alpha": 0.22,
+PAPER: Any = {
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "#5b6472"),
+    **dict.fromkeys(("axes.labelcolor", "text.color"), "#2b313b"),
+    **dict.fromkeys(("axes.labelsize", "axes.titlesize", "font.size"), 10),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top"), False),
+    **{"grid.color": "#7f8894", "grid.alpha": 0.22},
     "svg.fonttype": "none",  # text stays text: small, sharp, and in the fonts of the page
     "svg.hashsalt": "phibe",  # the same figure gives the same bytes
-    "text.color": "#2b313b",
     "text.parse_math": False,  # a column may be called "price [$]"
-    "xtick.color": "#5b6472",
-    "ytick.color": "#5b6472",
 }
 """How matplotlib draws what is around a figure."""
 
@@ -152,8 +145,8 @@ def _styled(figure: Any, **options: Any) -> Any:
 
 def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in matplotlib's words: a dot's size is an area there, not a width."""
-    meant = {MATPLOTLIB.get(name, name): value for name, value in options.items()}
-    meant.pop(None, None)
+    named = ((MATPLOTLIB.get(name, name), value) for name, value in options.items())
+    meant = {name: value for name, value in named if name}
     if "s" in meant:
         meant["s"] = meant["s"] ** 2
     if meant.get("linestyle") == "dotdash":
@@ -273,7 +266,8 @@ def histogram(
     values: Mapping[str, Any], *, x: str, ends: tuple[float, float], bins: int = 28, title: str = ""
 ) -> hv.Overlay:
     """Densities of {label: numbers} in common bins from `ends` to `ends`: the first filled, the others as lines."""
-    edges, layers = np.linspace(*ends, bins + 1), []
+    edges = np.linspace(*ends, bins + 1)
+    layers: list[Any] = []
     for label, numbers in values.items():
         known = _array(numbers)[np.isfinite(_array(numbers))]
         density = np.histogram(known, edges)[0] / max(1, len(known)) / (edges[1] - edges[0])
@@ -300,7 +294,7 @@ def lines(states: Tensor, label: str, *, width: float = 1.5, dash: str = "solid"
     return _styled(hv.Curve(_joined(_array(states)[..., :2]), "x₁", "x₂", label=label), **style)
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _joined(parts: Any) -> np.ndarray:
     """Lines (point, 2) as one with gaps: HoloViews takes milliseconds for each line that it is given alone."""
     gap = np.full((1, 2), np.nan)
     return np.concatenate([row for part in parts for row in (part, gap)])
@@ -317,7 +311,7 @@ def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Curve:
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(law.covariance[:2, :2].double())
     circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * sigmas
-    ring = _array(law.mean[:2] + circle @ vectors.mT)
+    ring = law.mean[:2] + circle @ vectors.mT
     return lines(ring[None], label, width=2.5, dash="dashed" if label.startswith("exact") else "solid", alpha=1.0)
 
 
@@ -440,6 +434,7 @@ def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
     Bokeh layout, already in the project's style, for `pn.pane.Bokeh`.
     """
     from bokeh import layouts, models
+    from bokeh.models import widgets
 
     pictures = [frame if isinstance(frame, (list, tuple)) else [frame] for frame in frames.values()]
     stages = [hv.renderer("bokeh").get_plot(overlay) for overlay in pictures[shown]]
@@ -447,9 +442,9 @@ def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
     columns = [_columns(stages, picture) for picture in pictures]
     label = models.CustomJSTickFormatter(args={"names": list(frames)}, code="return names[Math.round(tick)]")
     wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
-    slider = models.Slider(start=0, end=len(frames) - 1, value=shown, title=name, format=label, **wide)
+    slider = widgets.Slider(start=0, end=len(frames) - 1, value=shown, title=name, format=label, **wide)
     slider.js_on_change("value", models.CustomJS(args={"sources": sources, "columns": columns}, code=_SWITCH))
-    play = models.Toggle(label="▶", width=44, align="end")
+    play = widgets.Toggle(label="▶", width=44, align="end")
     play.js_on_change("active", models.CustomJS(args={"slider": slider}, code=_PLAY))
     figures = layouts.row(*(stage.state for stage in stages), stylesheets=[_WRAP], **wide)
     for kind, style in STYLE.items():

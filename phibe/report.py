@@ -360,13 +360,13 @@ def _literal(text: str) -> str:
 
 def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
     about = quality.data
-    short, long = about["observations"]
+    (short, long), (first, last) = about["observations"], about["interval"]
     low, step, high = about["steps"]
     shared = "shared by all paths" if about["shared_times"] else "each path its own"
     rows = [
         ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
         ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
-        ("times", "{}, {:.6g} to {:.6g}, {}".format(names[0], *about["interval"], shared)),
+        ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
         ("step", f"{step:.4g}" if high - low <= 1e-6 * high else f"{step:.4g} (median; {low:.4g} to {high:.4g})"),
         ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
     ]
