@@ -252,8 +252,7 @@ def judge_marginals(about: str, distances: list[Distance], *, where: str) -> Fin
     if not distances:
         text = f"There are fewer than {LEAST} paths to compare at any time, so no marginal could be checked."
         return Finding(about, GRADES[1], text)
-    lost = [d.time for d in distances if d.flow == float("inf")]
-    if lost:
+    if lost := [d.time for d in distances if d.flow == math.inf]:
         return Finding(about, GRADES[2], f"The flow diverges: some states are lost at t = {lost[0]:.4g}.")
     times, beyond = ratio(distances), excess(distances)
     text = f"{where} the generated marginals are {times:.2f} times the data-against-data floor away from held-out paths"
@@ -326,9 +325,8 @@ class Quality:
     def summary(self) -> str:
         """The verdict and its findings, for a terminal."""
         found = (f"{finding.about}: {finding.grade}. {finding.text}" for finding in self.findings)
-        return "\n".join(
-            [self.verdict, *(fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)]
-        )
+        indents = {"initial_indent": "  ", "subsequent_indent": "    "}
+        return "\n".join([self.verdict, *(fill(line, 88, **indents) for line in found)])
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON; a number that is not finite becomes null."""

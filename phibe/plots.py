@@ -209,7 +209,7 @@ def curves(
         used[tint] += 1
         style = {"color": tint, "line_dash": (dashes or {}).get(label, dash), "line_width": 2.5}
         layers.append(_styled(hv.Curve((_array(horizontal), _array(vertical)), x, y, label=label), **style))
-    return _framed(layers, title=title, legend_position="top_right", **_axes(log))
+    return _framed(layers, title=title, legend_position="top_right", logx="x" in log, logy="y" in log)
 
 
 def rates(
@@ -226,7 +226,7 @@ def rates(
     style = {"color": COLORS["persistence"], "line_dash": "dotted", "line_width": 1.5}
     falls = {f"slope {slope:.2g}": vertical[-1] * (horizontal / horizontal[-1]) ** slope for slope in slopes}
     guides = [_styled(hv.Curve((horizontal, fall), x, y, label=label), **style) for label, fall in falls.items()]
-    return _framed([*guides, *overlay, *marks], title=title, legend_position="bottom_right", **_axes("xy"))
+    return _framed([*guides, *overlay, *marks], title=title, legend_position="bottom_right", logx=True, logy=True)
 
 
 def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str, size: float = 5) -> hv.Scatter:
@@ -493,10 +493,6 @@ def ends(*values: Any, margin: float = 0.06, outliers: float = 0.0) -> tuple[flo
     low, high = (float(np.quantile(known, q)) for q in (outliers, 1 - outliers))
     room = margin * (high - low) or 0.5 * (abs(low) or 1.0)
     return low - room, high + room
-
-
-def _axes(log: str) -> dict[str, bool]:
-    return {"logx": "x" in log, "logy": "y" in log}
 
 
 def _array(values: Any) -> np.ndarray:
