@@ -277,8 +277,7 @@ def judge_resolution(distances: list[Distance]) -> list[Finding]:
     """Could the comparison have shown an error at all?"""
     if not distances:
         return []
-    floor = _root_mean([d.floor for d in distances])
-    if floor <= COARSE:
+    if (floor := _root_mean([d.floor for d in distances])) <= COARSE:
         return []
     paths = sorted(d.paths for d in distances)[len(distances) // 2]
     text = f"With {paths} paths a sample, two samples of one distribution differ by {floor:.2f} standard deviations: "
@@ -325,8 +324,8 @@ class Quality:
     def summary(self) -> str:
         """The verdict and its findings, for a terminal."""
         found = (f"{finding.about}: {finding.grade}. {finding.text}" for finding in self.findings)
-        indents = {"initial_indent": "  ", "subsequent_indent": "    "}
-        return "\n".join([self.verdict, *(fill(line, 88, **indents) for line in found)])
+        lines = (fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)
+        return "\n".join([self.verdict, *lines])
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON; a number that is not finite becomes null."""
