@@ -13,8 +13,9 @@ from flow_film import sendable
 from run_list import Run
 from torch import Tensor
 
-from phibe.evaluation import Views, names_of, open_source
+from phibe.evaluation import open_source
 from phibe.flow import Flow
+from phibe.report import Views, names_of
 from phibe.training.runs import open_flow
 
 BINS, ARROWS = 32, 60
@@ -62,7 +63,7 @@ def _vectors(setting: Setting, seen: Views, flow: Flow) -> Columns:
     pair = setting.first % size, setting.second % size
     columns: dict[str, Tensor | np.ndarray] = {"t": seen.marks.times}
     for axis, i in zip("xy", pair, strict=True):
-        observed, carried = seen.observed[..., i].double(), seen.carried[..., i].double()
+        observed, carried = seen.observed[..., i].double(), seen.generated[..., i].double()
         columns |= {f"samples_{axis}": observed.mT, f"particles_{axis}": carried.mT}
         columns |= _bars(observed.mT, carried.mT, f"{axis}bars")
     return sendable(columns | _arrows(seen, flow, pair)) | _ends(seen, pair)
@@ -70,7 +71,7 @@ def _vectors(setting: Setting, seen: Views, flow: Flow) -> Columns:
 
 def _arrows(seen: Views, flow: Flow, pair: tuple[int, int]) -> dict[str, Tensor]:
     """Arrows from some particles to where they would be a twentieth of the film later."""
-    x = seen.carried[:ARROWS].movedim(1, 0)
+    x = seen.generated[:ARROWS].movedim(1, 0)
     count = x.shape[1]
     t = seen.marks.times.to(x.dtype)
     with torch.no_grad():
@@ -113,7 +114,7 @@ def _ends(seen: Views, pair: tuple[int, int]) -> Columns:
 
 def _pictures(setting: Setting, seen: Views, flow: Flow) -> Columns:
     path, channel = setting.first % len(seen.observed), setting.second % seen.observed.shape[2]
-    observed, carried = seen.observed[:, :, channel].double(), seen.carried[:, :, channel].double()
+    observed, carried = seen.observed[:, :, channel].double(), seen.generated[:, :, channel].double()
     known = observed[torch.isfinite(observed)]
     low, high = float(known.min()), float(known.max())
     shown = {name: _bytes(part[path], low, high) for name, part in (("truth", observed), ("guess", carried))}

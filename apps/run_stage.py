@@ -23,7 +23,7 @@ class RunStage:
         self.look, self.frames = look_at(frame=frame), ColumnDataSource()
         self.tinted: list[tuple[Any, str]] = []
         self.sources: dict[str, ColumnDataSource] = {}
-        self.curves = ColumnDataSource(data={"t": [], "flow": [], "floor": [], "still": []})
+        self.curves = ColumnDataSource(data={"t": [], "flow": [], "floor": [], "persistence": []})
         self.main = [self._plane()] if kind == "vectors" else [self._screen("truth"), self._screen("guess")]
         self.bars = [self._bars(axis) for axis in ("x", "y")[: 2 if kind == "vectors" else 1]]
         self.laws = self._laws()
@@ -103,7 +103,7 @@ class RunStage:
     def _laws(self) -> Figure:
         plot = figure(title=TITLE, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
         still = {"line_color": self.colors["persistence"], "line_dash": "dotted", "line_width": 1.5}
-        plot.line("t", "still", source=self.curves, **still)
+        plot.line("t", "persistence", source=self.curves, **still)
         plot.line("t", "floor", source=self.curves, line_color=self.colors["samples"], line_width=2)
         flow = plot.line("t", "flow", source=self.curves, line_width=2.5)
         self.tinted.append((flow.glyph, "line_color"))
@@ -113,14 +113,16 @@ class RunStage:
         return plot
 
     def _curves(self, quality: dict[str, Any]) -> None:
-        rows = [row for row in quality.get("laws", []) if row["flow"] is not None]
-        self.curves.data = {name: [row[name] for row in rows] for name in ("flow", "floor", "still")} | {
+        rows = [row for row in quality.get("marginals", []) if row["flow"] is not None]
+        self.curves.data = {name: [row[name] for row in rows] for name in ("flow", "floor", "persistence")} | {
             "t": [row["time"] for row in rows]
         }
         if rows:
             self.laws.x_range.update(start=min(0.0, rows[0]["time"]), end=rows[-1]["time"])
             high = max(max(row["flow"], row["floor"]) for row in rows)
-            self.laws.y_range.update(start=0, end=min(2.5 * high, 1.1 * max(high, *(row["still"] for row in rows))))
+            self.laws.y_range.update(
+                start=0, end=min(2.5 * high, 1.1 * max(high, *(row["persistence"] for row in rows)))
+            )
 
     def _script(self) -> None:
         self.time = Title(text="t")  # carries the name of time to the script

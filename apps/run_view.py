@@ -16,8 +16,8 @@ from run_list import listed
 from run_stage import RunStage
 from theme import HALF, TALL, chapter, equation, heading, place, prose, share, wrap
 
-from phibe.evaluation import FRAMES
 from phibe.integrators import METHODS
+from phibe.report import FRAMES
 from phibe.training.runs import read_config
 
 SETTINGS = ("run", "method", "first", "second")

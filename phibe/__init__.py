@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time a name is imported when it is first asked for
     from phibe.diagnostics import diagnose
+    from phibe.evaluation import evaluate
     from phibe.fitting import fit
     from phibe.flow import Flow
     from phibe.io import open_data, save_data
     from phibe.objectives import OBJECTIVES, isotropic, phibe, regression, symmetric
-    from phibe.report.write import write_report
+    from phibe.report import write_report
     from phibe.systems.ou import OU
     from phibe.training.config import FitConfig
     from phibe.training.runs import open_flow, save_flow
@@ -26,6 +27,7 @@ __all__ = [
     "Flow",
     "Trajectories",
     "diagnose",
+    "evaluate",
     "explore",
     "fit",
     "isotropic",
@@ -41,6 +43,7 @@ __all__ = [
 
 _HOMES = {
     "phibe.diagnostics": ("diagnose",),
+    "phibe.evaluation": ("evaluate",),
     "phibe.fitting": ("fit",),
     "phibe.flow": ("Flow",),
     "phibe.io": (
@@ -54,7 +57,7 @@ _HOMES = {
         "regression",
         "symmetric",
     ),
-    "phibe.report.write": ("write_report",),
+    "phibe.report": ("write_report",),
     "phibe.systems.ou": ("OU",),
     "phibe.training.config": ("FitConfig",),
     "phibe.training.runs": (

@@ -1,9 +1,17 @@
-"""Source: a run remembers which file its data came from, so that reports and apps find it again, or say why not."""
+"""Evaluation: what a fitted flow is worth, in numbers and a verdict, by data that it was not fitted to.
+
+`evaluate` compares the marginals that the flow generates with those of held-out paths, and both with the distance of
+other paths of the data from them, the data-against-data floor: no flow can be told from the data below it. It adds the
+objective on held-out paths, which is 0 for v = 0, and, given a flow refitted to every other observation, the marginals
+at the observations that were left out. It never fits: `fitting.refit_thinned` does. A run remembers where its data is
+(`write_source`, `open_source`). Read next: `report.py`.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import fill
@@ -21,7 +29,7 @@ from phibe.objectives import estimate_noise, find_objective
 from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories
 
-# -- source ----------------------------------------------------------------------------------------------------------
+# -- the data of a run -------------------------------------------------------------------------------------------------
 
 
 NAME = "data.json"
@@ -35,17 +43,14 @@ def write_source(folder: str | Path, data: Trajectories, path: str | Path, **opt
 
 def open_source(folder: str | Path) -> Trajectories:
     """The data that the run was fitted to; ValueError with the likely fix if it was not noted, moved or changed."""
+    note = Path(folder) / NAME
+    if not note.exists():
+        raise ValueError(f"{folder} does not say where its data is. Tell it once: `phibe report {folder} --data FILE`.")
     try:
-        facts = json.loads((Path(folder) / NAME).read_text("utf8"))
+        facts = json.loads(note.read_text("utf8"))
         path, options, digest = Path(facts["path"]), facts["options"], facts["sha256"]
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} does not say where its data is. Tell it once: `phibe report {folder} --data FILE`."
-        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{Path(folder) / NAME} cannot be read: {error}. Write it anew with `phibe report`."
-        ) from error
+        raise ValueError(f"{note} cannot be read: {error}. Write it anew with `phibe report`.") from error
     if not path.exists():
         raise ValueError(
             f"The data of this run was {path}, which is no longer there. Moved? `phibe report {folder} --data FILE`."
@@ -56,26 +61,27 @@ def open_source(folder: str | Path) -> Trajectories:
     return data
 
 
-# -- measures of a flow against data that it was not fitted to -------------------------------------------------------
+# -- distances of marginals --------------------------------------------------------------------------------------------
 
 
 LEAST, DRAWS, MEGABYTES = 8, 4, 64
-"""Paths below which there is no law to compare, samples that a floor is averaged over, memory for the states."""
+"""Paths below which there is no marginal to compare, samples that a floor is averaged over, memory for the states."""
 
 
 @dataclass(frozen=True)
 class Distance:
     """Sliced W₂ at `time` from held-out paths, in standard deviations of the data.
 
-    That of the flow, that of as many other paths (the floor: what two samples of one law differ by), and that of states
-    which stand still. `paths` is the size of a sample. `gap` is the mean square error of the generated mean and spread
-    of a coordinate, in spreads of that time, less what sampling explains; `scale` the generated over the true spread.
+    That of the flow, that of as many other paths (the floor: what two samples of one distribution differ by), and that
+    of the persistence forecast, the states at the start. `paths` is the size of a sample. `gap` is the mean square
+    error of the generated mean and spread of a coordinate, in spreads of that time, less what sampling explains;
+    `scale` the generated over the true spread.
     """
 
     time: float
     flow: float
     floor: float
-    still: float
+    persistence: float
     paths: int
     gap: float
     scale: float
@@ -89,40 +95,40 @@ def spread(data: Trajectories) -> Tensor:
     return torch.where(sigma > 0, sigma, 1.0).reshape(-1, *[1] * (len(data.state_shape) - 1)).to(data.states.dtype)
 
 
-def law_distances(
+def marginal_distances(
     flow: Flow, train: Trajectories, held: Trajectories, marks: tuple[Marks, Marks], *, unit: Tensor, method: str
 ) -> list[Distance]:
     """Distances at the marks of the training and of the held-out paths.
 
-    The starts of some training paths, as many as are held out, are carried by the flow and compared with the held-out
-    states; the same training paths, as they were observed, give the floor. An exact flow has the floor's distance.
+    The flow integrates the starts of some training paths, as many as are held out, and the result is compared with the
+    held-out states; the same training paths, as observed, give the floor. An exact flow has the floor's distance.
     """
     size = min(len(held), len(train))
     draws = max(1, min(DRAWS, len(train) // size))
     starts = train.states[: draws * size, 0] / unit
-    carried = integrate(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
+    generated = integrate(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
     seen, target = observed(train, marks[0])[: draws * size] / unit, observed(held, marks[1])[:size] / unit
     found = []
     for k, time in enumerate(marks[0].times.tolist()):
-        reference = _known(target[:, k])
+        reference = target[torch.isfinite(target[:, k]).flatten(1).all(1), k]
         groups = [range(i * size, (i + 1) * size) for i in range(draws)]
         rows = [[p for p in group if marks[0].index[p, k] >= 0] for group in groups]
         rows = [row for row in rows if len(row) >= LEAST]
         if len(reference) < LEAST or not rows:
             continue
-        of = (carried[:, k], seen[:, k], starts)
-        away, floor, still = (_root_mean([_distance(p[row], reference) for row in rows]) for p in of)
+        of = (generated[:, k], seen[:, k], starts)
+        away, floor, rest = (_root_mean([_distance(p[row], reference) for row in rows]) for p in of)
         paths = min(len(rows[0]), len(reference))
         all_rows = [p for row in rows for p in row]
-        gap, scale = _moment_gap(carried[all_rows, k], torch.cat([seen[all_rows, k], reference]))
-        found.append(Distance(time, away, floor, still, paths, gap, scale))
+        gap, scale = _moment_gap(generated[all_rows, k], torch.cat([seen[all_rows, k], reference]))
+        found.append(Distance(time, away, floor, rest, paths, gap, scale))
     return found
 
 
 def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
-    """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one law, and
-    the geometric mean of the ratio of spreads; of pictures the spread is that of a channel. A test of two numbers sees
-    what a distance of whole laws misses."""
+    """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one
+    distribution, and the geometric mean of the ratio of spreads; of images the spread is that of a channel. A test of
+    two numbers sees what a distance of whole distributions misses."""
     made, true = (part.double().reshape(len(part), part.shape[1], -1) for part in (made, true))
     each, unit = true.std(0), true.var(0).mean(1, keepdim=True).sqrt()
     kept = unit[:, 0] > 1e-6 * unit.max()
@@ -130,10 +136,6 @@ def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
     noise = 1.5 * (1 / len(made) + 1 / len(true))
     scale = made.var(0).mean(1).sqrt()[kept] / unit[kept, 0]
     return float((shift**2 + change**2).mean()) - noise, float(scale.clamp(min=1e-12).log().mean().exp())
-
-
-def _known(x: Tensor) -> Tensor:
-    return x[torch.isfinite(x).flatten(1).all(1)]
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
@@ -182,8 +184,8 @@ def held_out_objective(
         x, t, *steps = kind.samples(block)
         scaled = (x / unit, t, *(step / unit if step.shape == x.shape else step for step in steps))
         values = kind(lambda z, s: flow.velocity(z * unit, s) / unit, *scaled, **options)
-        worth = kind.weights(*scaled)  # of unequal steps the shortest would drown all others
-        means.append(float((worth * values.double()).sum() / worth.sum()))
+        weight = kind.weights(*scaled)  # of unequal steps the shortest would drown all others
+        means.append(float((weight * values.double()).sum() / weight.sum()))
     if len(means) < 2:
         return None
     each = torch.tensor(means, dtype=torch.float64)
@@ -195,7 +197,7 @@ def held_out_objective(
 
 GRADES = ("good", "usable with care", "not trustworthy")
 NEAR, FAR = 2.0, 4.0
-"""Times the floor that the laws may be away: up to the first is good, beyond the second not trustworthy …"""
+"""Times the floor that the marginals may be away: up to the first is good, beyond the second not trustworthy …"""
 SMALL, LARGE = 0.05, 0.25
 """… unless the excess over the floor, in standard deviations of the data, is up to the first, or up to the second."""
 NARROW, WIDE = 0.2, 0.5
@@ -215,18 +217,14 @@ class Finding:
     text: str
 
 
-def worst(findings: list[Finding]) -> str:
-    return max((finding.grade for finding in findings), key=GRADES.index)
-
-
 def criteria() -> str:
     return (
-        f"Good: laws within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means and "
-        f"spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard deviations, "
-        f"and a held-out objective at least {SURE:g} standard errors below that of no motion. Not trustworthy: laws "
-        f"beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and spreads off by more than "
-        f"{WIDE:.0%}, a flow that runs away, or an objective above that of no motion. In between: usable with care. "
-        "The worst of the findings decides."
+        f"Good: marginals within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means "
+        f"and spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard "
+        f"deviations, and a held-out objective at least {SURE:g} standard errors below that of no motion. Not "
+        f"trustworthy: marginals beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and "
+        f"spreads off by more than {WIDE:.0%}, a flow that diverges, or an objective above that of no motion. In "
+        "between: usable with care. The worst of the findings decides."
     )
 
 
@@ -244,16 +242,15 @@ def judge_objective(value: Estimate | None, *, objective: str) -> Finding:
     return Finding(about, GRADES[1], f"{text} The data does not show that this velocity is better than no motion.")
 
 
-def judge_laws(about: str, distances: list[Distance], *, where: str) -> Finding:
-    """Are the carried laws those of held-out paths?"""
+def judge_marginals(about: str, distances: list[Distance], *, where: str) -> Finding:
+    """Are the generated marginals those of held-out paths?"""
     if not distances:
-        text = f"There are fewer than {LEAST} paths to compare at any time, so no law could be checked."
+        text = f"There are fewer than {LEAST} paths to compare at any time, so no marginal could be checked."
         return Finding(about, GRADES[1], text)
-    lost = [d.time for d in distances if d.flow == float("inf")]
-    if lost:
-        return Finding(about, GRADES[2], f"The flow runs away: some states are lost at t = {lost[0]:.4g}.")
+    if lost := [d.time for d in distances if d.flow == math.inf]:
+        return Finding(about, GRADES[2], f"The flow diverges: some states are lost at t = {lost[0]:.4g}.")
     times, beyond = ratio(distances), excess(distances)
-    text = f"{where} the generated law is {times:.2f} times the data-against-data floor away from held-out paths"
+    text = f"{where} the generated marginals are {times:.2f} times the data-against-data floor away from held-out paths"
     text += f", {beyond:.3f} standard deviations beyond it."
     if times <= NEAR or beyond <= SMALL:
         return Finding(about, GRADES[0], text)
@@ -271,39 +268,35 @@ def judge_moments(distances: list[Distance]) -> list[Finding]:
     return [Finding("mean and spread", grade, f"{text}{scale:.2f} times the observed one.")]
 
 
-def judge_power(distances: list[Distance]) -> list[Finding]:
+def judge_resolution(distances: list[Distance]) -> list[Finding]:
     """Could the comparison have shown an error at all?"""
     if not distances:
         return []
-    floor = math.sqrt(sum(d.floor**2 for d in distances) / len(distances))
+    if (floor := _root_mean([d.floor for d in distances])) <= COARSE:
+        return []
     paths = sorted(d.paths for d in distances)[len(distances) // 2]
-    found = []
-    if floor > COARSE:
-        text = f"With {paths} paths a sample, two samples of one law differ by {floor:.2f} standard deviations: "
-        found.append(
-            Finding("resolution", GRADES[1], text + "errors smaller than that cannot be seen. Bring more paths.")
-        )
-    return found
+    text = f"With {paths} paths a sample, two samples of one distribution differ by {floor:.2f} standard deviations: "
+    return [Finding("resolution", GRADES[1], text + "errors smaller than that cannot be seen. Bring more paths.")]
 
 
 def motion(distances: list[Distance]) -> str:
-    """What standing still would give: how much the test of the laws asks of the flow."""
+    """What the persistence forecast would give: how much the test of the marginals asks of the flow."""
     if not distances:
         return ""
-    still = max(d.still / d.floor for d in distances)
-    if still < NEAR:
+    most = max(d.persistence / d.floor for d in distances)
+    if most < NEAR:
         return (
-            f"The law itself hardly moves: standing still is at most {still:.1f} times the floor away. The laws alone "
-            "cannot tell a flow from no motion here; the held-out objective can."
+            f"The marginals hardly change: the persistence forecast is at most {most:.1f} times the floor away. They "
+            "alone cannot tell a flow from no motion here; the held-out objective can."
         )
-    return f"Standing still would be up to {still:.0f} times the floor away."
+    return f"The persistence forecast would be up to {most:.0f} times the floor away."
 
 
 # -- record ----------------------------------------------------------------------------------------------------------
 
 
-MARKS, FRAMES, SHOWN, FEW = 12, 61, 400, 24
-"""Times that laws are compared at, pictures of a film, paths in it, and paths of pictures, which take long to carry."""
+MARKS, FEW = 12, 24
+"""Times that marginals are compared at, and paths of images, which take long to integrate."""
 
 
 @dataclass(frozen=True)
@@ -319,16 +312,15 @@ class Quality:
     method: str
     time_free: bool
     held_out: Estimate | None
-    laws: list[Distance]
-    between: list[Distance]
+    marginals: list[Distance]
+    left_out_times: list[Distance]
     notes: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
         """The verdict and its findings, for a terminal."""
         found = (f"{finding.about}: {finding.grade}. {finding.text}" for finding in self.findings)
-        return "\n".join(
-            [self.verdict, *(fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)]
-        )
+        lines = (fill(line, 88, initial_indent="  ", subsequent_indent="    ") for line in found)
+        return "\n".join([self.verdict, *lines])
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON; a number that is not finite becomes null."""
@@ -337,73 +329,63 @@ class Quality:
         return _finite(content)
 
 
-@dataclass(frozen=True)
-class Views:
-    """States for pictures at common marks, (path, mark, *state): `observed` held-out paths, and the flow `carried` from
-    their starts."""
-
-    marks: Marks
-    observed: Tensor
-    carried: Tensor
-
-    @staticmethod
-    def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
-        """Of the first paths, a few hundred at most (`FEW` of pictures), at up to `FRAMES` marks from the start on."""
-        shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
-        marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
-        return Views(marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
-
-
-def assess(
+def evaluate(
     flow: Flow,
     data: Trajectories,
-    held: Tensor | None,
-    *,
-    objective: str,
-    noise: float | None = None,
     refitted: Flow | None = None,
-    notes: list[str] | None = None,
-) -> tuple[Quality, Views]:
-    """What the data says of the flow, and the states behind it.
+    *,
+    held_out: Tensor | None = None,
+    objective: str = "symmetric",
+    noise: float | None = None,
+    notes: Sequence[str] = (),
+) -> Quality:
+    """What the data says of the flow: numbers, findings and a verdict. It never fits.
 
-    `held` are the numbers of the paths that the fit did not see; None says that it saw all, and every fifth path is
+    `held_out` are the numbers of the paths that the fit did not see; None says that it saw all, and every fifth path is
     then taken for a comparison that is no test. `refitted` is a flow fitted to every other observation of the training
-    paths, to be checked at those that were left out.
+    paths, to be checked at those that were left out. `objective` is what the flow was fitted by.
+
+    >>> from phibe import OU
+    >>> ou = OU.nonreversible()
+    >>> data = ou.simulate(paths=100, times=torch.linspace(0, 1, 9).double(), seed=0)
+    >>> evaluate(Flow(ou.velocity, (0.0, 1.0), 1 / 8), data, held_out=torch.arange(50)).verdict
+    'good'
     """
-    notes = list(notes or [])
     findings: list[Finding] = []
     method, unit, free = flow.method, spread(data), time_free(flow, data)
-    if held is None:
-        held = torch.arange(0, len(data), 5)
+    if held_out is None:
         text = "No path of this data was held out: every number here is of paths that the fit has seen."
-        findings.append(Finding("held-out paths", "usable with care", text))
-    parts = Parts.of(data, held)
-    unseen = parts.unseen
-    value = held_out_objective(flow, unseen, objective, unit=unit, noise=noise)
-    laws = parts.distances(flow, unit=unit, method=method, elapsed=free)
-    findings += [judge_objective(value, objective=objective), judge_laws("laws", laws, where="At the observed times")]
-    findings += [*judge_moments(laws), *judge_power(laws)]
-    between: list[Distance] = []
+        findings.append(Finding("held-out paths", GRADES[1], text))
+    parts = Parts.of(data, held_out_paths(data, held_out))
+    value = held_out_objective(flow, parts.unseen, objective, unit=unit, noise=noise)
+    marginals = parts.distances(flow, unit=unit, method=method, elapsed=free)
+    findings.append(judge_objective(value, objective=objective))
+    findings.append(judge_marginals("marginals", marginals, where="At the observed times"))
+    findings += [*judge_moments(marginals), *judge_resolution(marginals)]
+    left_out: list[Distance] = []
     if refitted is not None:
-        between = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
-        where = "Fitted to every other observation, at those left out"
-        findings.append(judge_laws("intermediate times", between, where=where))
-    views = Views.of(flow, unseen, method=method)
-    quality = Quality(
-        verdict=worst(findings),
+        left_out = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
+        thinned = "Fitted to every other observation, at those left out"
+        findings.append(judge_marginals("intermediate times", left_out, where=thinned))
+    return Quality(
+        verdict=max((finding.grade for finding in findings), key=GRADES.index),
         findings=findings,
         criteria=criteria(),
-        motion=motion(laws),
-        data=summary(data, len(unseen)),
+        motion=motion(marginals),
+        data=summary(data, len(parts.unseen)),
         objective=objective,
         method=method,
         time_free=free,
         held_out=value,
-        laws=laws,
-        between=between,
-        notes=notes,
+        marginals=marginals,
+        left_out_times=left_out,
+        notes=list(notes),
     )
-    return quality, views
+
+
+def held_out_paths(data: Trajectories, held_out: Tensor | None) -> Tensor:
+    """The numbers of the paths to compare with: those held out, or every fifth if none were."""
+    return torch.arange(0, len(data), 5) if held_out is None else held_out
 
 
 @dataclass(frozen=True)
@@ -414,15 +396,15 @@ class Parts:
     count: int
 
     @staticmethod
-    def of(data: Trajectories, held: Tensor) -> Parts:
+    def of(data: Trajectories, held_out: Tensor) -> Parts:
         """As many paths of each kind as a few hundred megabytes hold; those seen in random order."""
         others = torch.ones(len(data), dtype=torch.bool)
-        others[held] = False
+        others[held_out] = False
         most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
         most = most if len(data.state_shape) == 1 else FEW
         rest = others.nonzero()[:, 0]
         rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))[: DRAWS * most]]
-        return Parts(data[torch.cat([rest, held[:most]])], len(rest))
+        return Parts(data[torch.cat([rest, held_out[:most]])], len(rest))
 
     @property
     def unseen(self) -> Trajectories:
@@ -434,31 +416,25 @@ class Parts:
             return []
         whole = place_marks(self.data, MARKS, elapsed=elapsed, every=every)
         marks = whole.of(slice(self.count)), whole.of(slice(self.count, None))
-        return law_distances(flow, self.data[: self.count], self.unseen, marks, unit=unit, method=method)
+        return marginal_distances(flow, self.data[: self.count], self.unseen, marks, unit=unit, method=method)
 
 
 def summary(data: Trajectories, held: int) -> dict[str, Any]:
     """What the data is, in numbers."""
     steps = data._path_times().diff(dim=1)[data._observed(2)] if not data.shared_times else data.times.diff()
-    lengths = [data.states.shape[1]] * 2 if data.lengths is None else [int(data.lengths.min()), int(data.lengths.max())]
+    lengths = data._observed().sum(1)
     seen = data[:: max(1, data.states.nbytes // 2**26)]
     x = seen.states[seen._observed()].double().flatten(1)
-    ranges = torch.stack([x.amin(0), x.amax(0), x.mean(0), x.std(0)], 1)[:8].tolist()
     return {
         "paths": len(data),
         "held_out_paths": held,
-        "observations": lengths,
+        "observations": [int(lengths.min()), int(lengths.max())],
         "interval": list(data.interval),
         "shared_times": data.shared_times,
         "steps": [float(steps.min()), data.typical_step, float(steps.max())],
         "state_shape": list(data.state_shape),
-        "ranges": ranges,
+        "ranges": torch.stack([x.amin(0), x.amax(0), x.mean(0), x.std(0)], 1)[:8].tolist(),
     }
-
-
-def names_of(data: Trajectories) -> list[str]:
-    """What time and the coordinates (the channels of larger states) are called, with their units."""
-    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
 
 
 def _finite(content: Any) -> Any:

@@ -27,7 +27,7 @@ from phibe.io import open_data, windowed
 from phibe.linear.affine import fit_affine
 from phibe.linear.basis import Folds, Size, fit_basis, fold_sums, in_units_of, left_out, solved
 from phibe.metrics import sliced_w2
-from phibe.networks import arguments_of, build
+from phibe.networks import NETWORKS, arguments_of, build
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
 from phibe.objectives import estimate_noise, find_objective
@@ -585,3 +585,27 @@ def _split(data: Trajectories, config: FitConfig) -> Automatic:
     count = max(1, round(len(data) * config.held_out)) if config.held_out else 0
     reason = "no fit sees them; the report judges by them" if count else "`held_out` is 0, so nothing can be checked"
     return Automatic("held out", f"{count} of {len(data)} paths", reason)
+
+
+# -- again, for a check ------------------------------------------------------------------------------------------------
+
+
+def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:
+    """What a run did, done again to every other observation: the same held-out paths, settings, candidates or network.
+
+    `about` is the run's config.json. The flow can be checked at the observations that were left out. ValueError if some
+    paths have fewer than three observations, or if the network is one of your own.
+    """
+    if "config" not in about:
+        raise ValueError("The folder holds a flow that was saved, and does not say how it was fitted.")
+    name, objective = about["network"]["name"], about["objective"]["name"]
+    config, thinned = FitConfig(**about["config"]), data.coarsen(2)
+    if "trials" in about:
+        tried = [Size(**{field: trial[field] for field in Size._fields}) for trial in about["trials"]]
+        return fit_closed(thinned, objective, candidates=tried, config=config)
+    if name not in NETWORKS:
+        raise ValueError(f"It is of a network of your own, {name}.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        network = build(name, about["state_shape"], **about["network"]["arguments"])
+    return fit_network(thinned, network, objective, config=config, progress=False)

@@ -1,26 +1,45 @@
-"""Every figure, as HoloViews objects, for book and apps: truth is black, each method has one colour everywhere."""
+"""Every figure, as HoloViews objects: truth is black, each method has one colour everywhere.
+
+The functions return the same objects for Bokeh (book and apps, after `use()`) and for matplotlib (the report and the
+notebook widget, which need a file: `use("matplotlib")`, then `drawn`). Options are written in Bokeh's words, once;
+`_styled` translates them by the table `MATPLOTLIB`. HoloViews and Bokeh are imported when they are first used.
+Read next: `report.py`.
+"""
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import bokeh.models
-import holoviews as hv
 import numpy as np
 import torch
-from bokeh.layouts import column, row
-from bokeh.models import Column, CustomJS, CustomJSTickFormatter
-from bokeh.models.widgets import Slider, Toggle
-from bokeh.themes import Theme
 from torch import Tensor
 
 from phibe.calculus import Velocity
 from phibe.diagnostics import Diagnosis
 from phibe.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    import holoviews as hv
+    from bokeh.models import Column
+else:
+
+    class Lazy:
+        """A module that is imported when something of it is first asked for."""
+
+        def __init__(self, name: str):
+            self.name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(import_module(self.name), attribute)
+
+    hv = Lazy("holoviews")
+
 
 # -- colours ---------------------------------------------------------------------------------------------------------
 
@@ -49,7 +68,7 @@ COLORS = {
 """One colour for each method, by the name it has in API, reports and menus."""
 
 
-# -- every figure, as holoviews objects, for book and apps -----------------------------------------------------------
+# -- backends --------------------------------------------------------------------------------------------------------
 
 
 STYLE: dict[str, dict[str, Any]] = {
@@ -79,17 +98,84 @@ STYLE: dict[str, dict[str, Any]] = {
     "Title": {"text_font_size": "14px", "text_font_style": "normal", "text_color": "#2b313b"},
     "Toolbar": {"logo": None, "autohide": True},
 }
-THEME = Theme(json={"attrs": STYLE})
+"""How Bokeh draws what is around a figure."""
+
+PAPER: Any = {
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "#5b6472"),
+    **dict.fromkeys(("axes.labelcolor", "text.color"), "#2b313b"),
+    **dict.fromkeys(("axes.labelsize", "axes.titlesize", "font.size"), 10),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top"), False),
+    **{"grid.color": "#7f8894", "grid.alpha": 0.22},
+    "svg.fonttype": "none",  # text stays text: small, sharp, and in the fonts of the page
+    "svg.hashsalt": "phibe",  # the same figure gives the same bytes
+    "text.parse_math": False,  # a column may be called "price [$]"
+}
+"""How matplotlib draws what is around a figure."""
+
+MATPLOTLIB = {
+    **{"line_width": "linewidth", "line_dash": "linestyle", "fill_color": "facecolor", "size": "s"},
+    **dict.fromkeys(("responsive", "height", "min_width", "max_width", "default_tools", "toolbar", "hooks")),
+}
+"""Bokeh's word for an option: matplotlib's; None where matplotlib has none. Other words are common to both."""
 
 SIZE = {"responsive": True, "height": 380, "min_width": 280, "max_width": 760}
 WHEEL = {"default_tools": ["save", "pan", "box_zoom", "reset"], "toolbar": "above"}
 
 
-def use() -> None:
-    """Load HoloViews with the project's theme; scripts come from the installed files when PANEL_INLINE is set."""
+def use(backend: str = "bokeh") -> None:
+    """Load HoloViews with the project's theme; scripts come from the installed files when PANEL_INLINE is set.
+
+    Figures that are made afterwards can be drawn by each backend that was loaded. Bokeh is what a notebook shows them
+    by, whether matplotlib is loaded too or not.
+    """
+    if backend == "matplotlib":
+        import_module("holoviews.plotting.mpl")
+        return
     inline = os.environ.get("PANEL_INLINE", "").lower() in {"1", "true", "yes"}
     hv.extension("bokeh", logo=False, inline=inline)
-    hv.renderer("bokeh").theme = THEME
+    hv.renderer("bokeh").theme = import_module("bokeh.themes").Theme(json={"attrs": STYLE})
+
+
+def _styled(figure: Any, **options: Any) -> Any:
+    """The element or overlay with these options of Bokeh's, and the same for matplotlib if that is loaded."""
+    for backend in hv.Store.renderers:
+        figure = figure.opts(**(_translated(options) if backend == "matplotlib" else options), backend=backend)
+    return figure
+
+
+def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in matplotlib's words: a dot's size is an area there, not a width."""
+    named = ((MATPLOTLIB.get(name, name), value) for name, value in options.items())
+    meant = {name: value for name, value in named if name}
+    if "s" in meant:
+        meant["s"] = meant["s"] ** 2
+    if meant.get("linestyle") == "dotdash":
+        meant["linestyle"] = "dashdot"
+    return meant
+
+
+def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str = "svg") -> bytes:
+    """The figure as a file, `size` pixels wide and high (doubled in a png), by matplotlib on a transparent ground.
+
+    Thousands of dots would make a large SVG: they are a picture inside it. Legends are left to the page.
+    """
+    import matplotlib
+    from matplotlib import pyplot
+
+    inches = tuple(side / 72 for side in size)
+    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False)
+    grid = hv.Store.lookup_options("matplotlib", figure, "plot").kwargs.get("show_grid", False)
+    with matplotlib.rc_context(PAPER):
+        picture = hv.Store.renderers["matplotlib"].get_plot(figure).state
+        picture.set_layout_engine("constrained")
+        for axes in picture.axes:
+            axes.grid(grid)  # HoloViews takes it from the layers, not from their overlay
+            for dots in (part for part in axes.collections if len(part.get_offsets()) > 50):
+                dots.set_rasterized(True)
+        file, date = io.BytesIO(), {"Date": None} if kind == "svg" else {}
+        picture.savefig(file, format=kind, dpi=144, transparent=kind == "svg", metadata=date)
+        pyplot.close(picture)
+    return file.getvalue()
 
 
 def color(label: str) -> str:
@@ -108,10 +194,12 @@ def curves(
     title: str = "",
     log: str = "",
     colors: Mapping[str, str] | None = None,
+    dashes: Mapping[str, str] | None = None,
 ) -> hv.Overlay:
     """Named curves {label: (x, y)} over one pair of axes; `log` is any of '', 'x', 'y', 'xy'.
 
-    The exact one is dashed, a second one of the same colour dotted, a third dotted and dashed.
+    The exact one is dashed, a second one of the same colour dotted, a third dotted and dashed, if `dashes` does not say
+    otherwise.
     """
     chosen, used = dict(colors or {}), Counter[str]()
     layers = []
@@ -119,11 +207,9 @@ def curves(
         tint = chosen.get(label, color(label))
         dash = "dashed" if label.startswith("exact") else ("solid", "dotted", "dotdash")[used[tint] % 3]
         used[tint] += 1
-        style = {"color": tint, "line_dash": dash, "line_width": 2.5}
-        layers.append(hv.Curve((_array(horizontal), _array(vertical)), x, y, label=label).opts(**style))
-    return hv.Overlay(layers).opts(
-        title=title, show_grid=True, legend_position="top_right", **_axes(log), **SIZE, **WHEEL
-    )
+        style = {"color": tint, "line_dash": (dashes or {}).get(label, dash), "line_width": 2.5}
+        layers.append(_styled(hv.Curve((_array(horizontal), _array(vertical)), x, y, label=label), **style))
+    return _framed(layers, title=title, legend_position="top_right", logx="x" in log, logy="y" in log)
 
 
 def rates(
@@ -132,28 +218,20 @@ def rates(
     """Errors against a size on logarithmic axes; dotted guides of the given slopes go through the first curve's end."""
     overlay = curves(lines, x=x, y=y, title=title, log="xy")
     marks = [
-        hv.Scatter((_array(h), _array(v)), x, y, label=label).opts(color=color(label), size=7)
+        _styled(hv.Scatter((_array(h), _array(v)), x, y, label=label), color=color(label), size=7)
         for label, (h, v) in lines.items()
     ]
     first = next(iter(lines.values()))
     horizontal, vertical = _array(first[0]), _array(first[1])
-    guides = [
-        hv.Curve(
-            (horizontal, vertical[-1] * (horizontal / horizontal[-1]) ** slope),
-            x,
-            y,
-            label=f"slope {slope:.2g}",
-        ).opts(color="#8a8f98", line_dash="dotted", line_width=1.5)
-        for slope in slopes
-    ]
-    return hv.Overlay([*guides, *overlay, *marks]).opts(
-        title=title, show_grid=True, legend_position="bottom_right", **_axes("xy"), **SIZE, **WHEEL
-    )
+    style = {"color": COLORS["persistence"], "line_dash": "dotted", "line_width": 1.5}
+    falls = {f"slope {slope:.2g}": vertical[-1] * (horizontal / horizontal[-1]) ** slope for slope in slopes}
+    guides = [_styled(hv.Curve((horizontal, fall), x, y, label=label), **style) for label, fall in falls.items()]
+    return _framed([*guides, *overlay, *marks], title=title, legend_position="bottom_right", logx=True, logy=True)
 
 
 def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str, size: float = 5) -> hv.Scatter:
     """Single points over a curve, in the colour of its method."""
-    return hv.Scatter(list(points), x, y).opts(color=color(label), size=size, alpha=0.6)
+    return _styled(hv.Scatter(list(points), x, y), color=color(label), size=size, alpha=0.6)
 
 
 def slope(x: Any, y: Any) -> float:
@@ -170,40 +248,71 @@ def diagnosis(found: Diagnosis) -> hv.Overlay:
         for kind, dash in (("bias", "solid"), ("noise", "dotted")):
             shares = [100 * getattr(error, kind) for error in rows]
             curve = hv.Curve((steps, shares), "step Δt", "% of the drift", label=f"{name}, {kind}")
-            layers.append(curve.opts(color=color(name), line_dash=dash, line_width=2.5))
-    return hv.Overlay(layers).opts(
-        show_grid=True, legend_position="top_left", logx=True, ylim=(0, None), **SIZE, **WHEEL
-    )
+            layers.append(_styled(curve, color=color(name), line_dash=dash, line_width=2.5))
+    return _framed(layers, legend_position="top_left", logx=True, ylim=(0, None))
+
+
+def paths(times: Any, values: Mapping[str, Any], *, x: str, y: str) -> hv.Overlay:
+    """Single paths over time: {label: (path, time)}, a line for each path; NaN where there is no observation."""
+    layers = []
+    for label, rows in values.items():
+        known = [np.stack([_array(times), row], 1)[np.isfinite(row)] for row in _array(rows)]
+        curve = hv.Curve(_joined(known), "time", "value", label=label)
+        layers.append(_styled(curve, color=color(label), line_width=1.2, alpha=0.8))
+    return _framed(layers, xlabel=x, ylabel=y)
+
+
+def histogram(
+    values: Mapping[str, Any], *, x: str, ends: tuple[float, float], bins: int = 28, title: str = ""
+) -> hv.Overlay:
+    """Densities of {label: numbers} in common bins from `ends` to `ends`: the first filled, the others as lines."""
+    edges = np.linspace(*ends, bins + 1)
+    layers: list[Any] = []
+    for label, numbers in values.items():
+        known = _array(numbers)[np.isfinite(_array(numbers))]
+        density = np.histogram(known, edges)[0] / max(1, len(known)) / (edges[1] - edges[0])
+        outline = np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(density, 2), [0.0]])
+        if layers:
+            layers.append(_styled(hv.Curve(outline, "value", "density", label=label), color=color(label)))
+        else:
+            area = hv.Area(outline, "value", "density", label=label)
+            layers.append(_styled(area, fill_color=color(label), alpha=0.45, line_width=0))
+    return _framed(layers, title=title, xlabel=x, ylabel="density", xlim=ends, ylim=(0, None))
 
 
 # -- the phase plane ---------------------------------------------------------------------------------------------------
 
 
-def trails(data: Trajectories, label: str, *, paths: int = 40, width: float = 1.5, dash: str = "solid") -> hv.Contours:
+def trails(data: Trajectories, label: str, *, paths: int = 40, width: float = 1.5, dash: str = "solid") -> hv.Curve:
     """The first paths as lines in the plane of the first two coordinates."""
-    return _lines(data.states[:paths], label).opts(line_width=width, line_dash=dash)
+    return lines(data.states[:paths], label, width=width, dash=dash)
 
 
-def _lines(states: Tensor, label: str) -> hv.Contours:
-    paths = [{"x₁": path[:, 0], "x₂": path[:, 1]} for path in _array(states)]
-    return hv.Contours(paths, ["x₁", "x₂"], label=label).opts(color=color(label), line_width=1.5, alpha=0.8)
+def lines(states: Tensor, label: str, *, width: float = 1.5, dash: str = "solid", alpha: float = 0.8) -> hv.Curve:
+    """A line through the first two coordinates of each path (path, time, state)."""
+    style = {"color": color(label), "line_width": width, "line_dash": dash, "alpha": alpha, "padding": 0.1}
+    return _styled(hv.Curve(_joined(_array(states)[..., :2]), "x₁", "x₂", label=label), **style)
+
+
+def _joined(parts: Any) -> np.ndarray:
+    """Lines (point, 2) as one with gaps: HoloViews takes milliseconds for each line that it is given alone."""
+    gap = np.full((1, 2), np.nan)
+    return np.concatenate([row for part in parts for row in (part, gap)])
 
 
 def samples(x: Tensor, label: str, *, count: int = 1500, size: float = 3) -> hv.Points:
     """States as dots in the plane of the first two coordinates."""
-    return hv.Points(_array(x[:count, :2]), ["x₁", "x₂"], label=label).opts(color=color(label), size=size, alpha=0.45)
+    dots = hv.Points(_array(x[:count, :2]), ["x₁", "x₂"], label=label)
+    return _styled(dots, color=color(label), size=size, alpha=0.45)
 
 
-def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Contours:
+def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Curve:
     """The contour of a Gaussian (anything with `mean` and `covariance`) at that many standard deviations."""
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(law.covariance[:2, :2].double())
     circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * sigmas
-    ring = _array(law.mean[:2] + circle @ vectors.mT)
-    dash = "dashed" if label.startswith("exact") else "solid"
-    return hv.Contours([{"x₁": ring[:, 0], "x₂": ring[:, 1]}], ["x₁", "x₂"], label=label).opts(
-        color=color(label), line_width=2.5, line_dash=dash
-    )
+    ring = law.mean[:2] + circle @ vectors.mT
+    return lines(ring[None], label, width=2.5, dash="dashed" if label.startswith("exact") else "solid", alpha=1.0)
 
 
 def arrows(
@@ -221,43 +330,39 @@ def arrows(
     v = velocity(grid, torch.full((len(grid),), t, dtype=grid.dtype))
     angle, length = torch.atan2(v[:, 1], v[:, 0]), v.norm(dim=1)
     data = tuple(_array(part) for part in (grid[:, 0], grid[:, 1], angle, length))
-    return hv.VectorField(data, ["x₁", "x₂"], ["angle", "length"], label=label).opts(
-        color=color(label), magnitude="length", alpha=0.7, pivot="tail", rescale_lengths=True
-    )
+    field = hv.VectorField(data, ["x₁", "x₂"], ["angle", "length"], label=label)
+    return _styled(field, color=color(label), magnitude="length", alpha=0.7, pivot="tail", rescale_lengths=True)
 
 
-def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Contours:
+def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Curve:
     """The velocity at time t as arrows from points (n, 2), `scale` units of the plane long for each unit of speed."""
-    v = scale * velocity(points, torch.full((len(points),), t, dtype=points.dtype))
-    side = 0.15 * torch.stack([-v[:, 1], v[:, 0]], dim=1)
-    tip, neck = points + v, points + 0.7 * v
-    return _lines(torch.stack([points, tip, neck + side, tip, neck - side], dim=1), label)
+    return steps(points, points + scale * velocity(points, torch.full((len(points),), t, dtype=points.dtype)), label)
+
+
+def steps(points: Tensor, tips: Tensor, label: str) -> hv.Curve:
+    """Arrows from points (n, 2) of the plane to their tips."""
+    v = tips - points
+    side, neck = 0.15 * torch.stack([-v[:, 1], v[:, 0]], dim=1), points + 0.7 * v
+    return lines(torch.stack([points, tips, neck + side, tips, neck - side], dim=1), label)
 
 
 def cloud(data: Trajectories, index: int, label: str, *, law: Any = None, tails: int = 12, tail: int = 8) -> list[Any]:
     """Layers for one observation: all states, the last `tail` steps of a few paths, the 2σ ellipse of the exact law."""
     past = data.states[:tails, max(0, index - tail) : index + 1]
-    layers = [samples(data.states[:, index], label), _lines(past, label)]
+    layers = [samples(data.states[:, index], label), lines(past, label)]
     return [*layers, ellipse(law, "exact")] if law is not None else layers
 
 
-def phase_plane(*layers: Any, title: str = "", x: str = "x₁", y: str = "x₂") -> hv.Overlay:
-    """Layers over one plane with equal units on both axes, whatever the shape of the window."""
-    size = {"responsive": True, "height": 440, "min_width": 280, "max_width": 620}
-    return hv.Overlay(list(layers)).opts(
-        title=title,
-        xlabel=x,
-        ylabel=y,
-        show_grid=True,
-        legend_position="top_left",
-        hooks=[_equal_units],
-        **size,
-        **WHEEL,
-    )
+def phase_plane(*layers: Any, title: str = "", x: str = "x₁", y: str = "x₂", equal: bool = True) -> hv.Overlay:
+    """Layers over one plane; by default with `equal` units on both axes, whatever the shape of the window."""
+    size = {"height": 440, "max_width": 620, "hooks": [_equal_units] if equal else []}
+    return _framed(layers, title=title, xlabel=x, ylabel=y, legend_position="top_left", **size)
 
 
 def _equal_units(plot: Any, element: Any) -> None:
     """Keeps a unit of x as long as one of y, in the browser, whenever the figure's frame gets a new shape."""
+    from bokeh.models import CustomJS
+
     figure = plot.state
     if "equal units" in figure.tags:
         return
@@ -313,10 +418,10 @@ def filmstrip(
     image = hv.Image(whole, bounds=(0, 0, wide, tall * len(bands)), kdims=["frame", "row"], vdims=["value"])
     names = [((len(bands) - i - 0.5) * tall, name) for i, name in enumerate(rows)]
     above = [((i + 0.5) * each, name) for i, name in enumerate(columns)] or 0
-    size = {"responsive": True, "height": height * len(bands) + 30, "min_width": 280, "max_width": 900}
+    size = {"height": height * len(bands) + 30, "max_width": 900, "show_grid": False}
     shades = {"cmap": "gray", "clim": (0, white)} if limit is None else {"cmap": "RdBu_r", "clim": (-limit, limit)}
     style = {"yticks": names, "xticks": above, "xlabel": "", "ylabel": "", "title": title}
-    return hv.Overlay([image.opts(**shades, **style)]).opts(**size, **WHEEL)
+    return _framed([_styled(image, **shades, **style)], **size)
 
 
 # -- films -------------------------------------------------------------------------------------------------------------
@@ -328,20 +433,24 @@ def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
     A frame is an overlay, or several to stand side by side; give them common axes (`xlim`, `ylim`). The result is a
     Bokeh layout, already in the project's style, for `pn.pane.Bokeh`.
     """
+    from bokeh import layouts, models
+    from bokeh.models import widgets
+
     pictures = [frame if isinstance(frame, (list, tuple)) else [frame] for frame in frames.values()]
     stages = [hv.renderer("bokeh").get_plot(overlay) for overlay in pictures[shown]]
     sources = [layer.handles["source"] for stage in stages for layer in stage.subplots.values()]
     columns = [_columns(stages, picture) for picture in pictures]
-    label = CustomJSTickFormatter(args={"names": list(frames)}, code="return names[Math.round(tick)]")
-    slider = Slider(start=0, end=len(frames) - 1, value=shown, title=name, format=label, sizing_mode="stretch_width")
-    slider.js_on_change("value", CustomJS(args={"sources": sources, "columns": columns}, code=_SWITCH))
-    play = Toggle(label="▶", width=44, align="end")
-    play.js_on_change("active", CustomJS(args={"slider": slider}, code=_PLAY))
-    figures = row(*(stage.state for stage in stages), sizing_mode="stretch_width", stylesheets=[_WRAP])
+    label = models.CustomJSTickFormatter(args={"names": list(frames)}, code="return names[Math.round(tick)]")
+    wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
+    slider = widgets.Slider(start=0, end=len(frames) - 1, value=shown, title=name, format=label, **wide)
+    slider.js_on_change("value", models.CustomJS(args={"sources": sources, "columns": columns}, code=_SWITCH))
+    play = widgets.Toggle(label="▶", width=44, align="end")
+    play.js_on_change("active", models.CustomJS(args={"slider": slider}, code=_PLAY))
+    figures = layouts.row(*(stage.state for stage in stages), stylesheets=[_WRAP], **wide)
     for kind, style in STYLE.items():
-        for part in figures.select({"type": getattr(bokeh.models, kind)}):
+        for part in figures.select({"type": getattr(models, kind)}):
             part.update(**style)
-    return column(figures, row(play, slider, sizing_mode="stretch_width"), sizing_mode="stretch_width")
+    return layouts.column(figures, layouts.row(play, slider, **wide), **wide)
 
 
 def _columns(stages: Sequence[Any], picture: Sequence[hv.Overlay]) -> list[dict[str, Any]]:
@@ -370,8 +479,20 @@ _WRAP = ":host { flex-wrap: wrap; } :host > * { flex: 1 1 280px; }"
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 
-def _axes(log: str) -> dict[str, bool]:
-    return {"logx": "x" in log, "logy": "y" in log}
+def _framed(layers: Sequence[Any], **options: Any) -> hv.Overlay:
+    """Layers over one pair of axes, in the size and with the tools of every figure."""
+    return _styled(hv.Overlay(list(layers)), **{"show_grid": True, **SIZE, **WHEEL, **options})
+
+
+def ends(*values: Any, margin: float = 0.06, outliers: float = 0.0) -> tuple[float, float]:
+    """Ends of an axis that holds all finite values but that share of them at either side."""
+    known = np.concatenate([_array(part).reshape(-1) for part in values])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return 0.0, 1.0
+    low, high = (float(np.quantile(known, q)) for q in (outliers, 1 - outliers))
+    room = margin * (high - low) or 0.5 * (abs(low) or 1.0)
+    return low - room, high + room
 
 
 def _array(values: Any) -> np.ndarray:

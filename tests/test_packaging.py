@@ -22,7 +22,7 @@ FORBIDDEN = {"lightning", "pytorch-lightning", "torchvision"}
 ORDER = [
     *("files", "trajectories", "stores", "tables", "io", "calculus", "systems", "objectives", "integrators", "flow"),
     *("stochastic", "metrics", "ensembles", "bases", "networks", "linear", "training", "theory", "diagnostics"),
-    *("evaluation", "fitting", "svg", "plots", "report", "widget", "experiments", "cli"),
+    *("evaluation", "fitting", "plots", "report", "widget", "experiments", "cli"),
 ]
 
 

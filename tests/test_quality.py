@@ -9,14 +9,14 @@ from phibe import OU, Flow, Trajectories
 from phibe.ensembles import integrate, observed, place_marks, time_free
 from phibe.evaluation import (
     Distance,
-    assess,
+    evaluate,
     excess,
     held_out_objective,
-    judge_laws,
+    judge_marginals,
     judge_moments,
     judge_objective,
-    judge_power,
-    law_distances,
+    judge_resolution,
+    marginal_distances,
     moment_error,
     open_source,
     ratio,
@@ -50,33 +50,33 @@ def own_times() -> Trajectories:
 HELD = torch.arange(0, 240, 4)
 
 
-# -- laws --------------------------------------------------------------------------------------------------------------
+# -- marginals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["data", "own_times"])
 def test_an_exact_flow_is_at_the_floor_and_the_drift_is_not(kind, request):
     seen = request.getfixturevalue(kind)
-    quality, _ = assess(EXACT, seen, HELD, objective="symmetric")
-    assert 0.8 < ratio(quality.laws) < 1.2
-    assert excess(quality.laws) < 0.1
-    wrong, _ = assess(Flow(PROCESS.drift, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
-    assert ratio(wrong.laws) > 1.15 * ratio(quality.laws)
-    assert moment_error(quality.laws) < 0.1  # two numbers see more than a distance of whole laws
-    assert moment_error(wrong.laws) > 0.3
+    quality = evaluate(EXACT, seen, held_out=HELD, objective="symmetric")
+    assert 0.8 < ratio(quality.marginals) < 1.2
+    assert excess(quality.marginals) < 0.1
+    wrong = evaluate(Flow(PROCESS.drift, (0.0, 1.0), 1 / 12), seen, held_out=HELD, objective="symmetric")
+    assert ratio(wrong.marginals) > 1.15 * ratio(quality.marginals)
+    assert moment_error(quality.marginals) < 0.1  # two numbers see more than a distance of whole distributions
+    assert moment_error(wrong.marginals) > 0.3
     assert quality.verdict == "good" != wrong.verdict
-    still, _ = assess(Flow(lambda x, t: 0 * x, (0.0, 1.0), 1 / 12), seen, HELD, objective="symmetric")
+    still = evaluate(Flow(lambda x, t: 0 * x, (0.0, 1.0), 1 / 12), seen, held_out=HELD, objective="symmetric")
     assert still.verdict == "not trustworthy"
-    assert [d.flow for d in still.laws] == pytest.approx([d.still for d in still.laws])
+    assert [d.flow for d in still.marginals] == pytest.approx([d.persistence for d in still.marginals])
 
 
 def test_times_in_between_are_judged_by_a_fit_that_has_not_seen_them(data):
     mask = torch.ones(240, dtype=torch.bool)
     mask[HELD] = False
     again = fit_affine(data[mask].coarsen(2), "symmetric")
-    quality, _ = assess(EXACT, data, HELD, objective="symmetric", refitted=again)
-    assert [d.time for d in quality.between] == pytest.approx(TIMES[1::2].tolist())
+    quality = evaluate(EXACT, data, held_out=HELD, objective="symmetric", refitted=again)
+    assert [d.time for d in quality.left_out_times] == pytest.approx(TIMES[1::2].tolist())
     assert "intermediate times" in {finding.about for finding in quality.findings}
-    assert not assess(EXACT, data, HELD, objective="symmetric")[0].between
+    assert not evaluate(EXACT, data, held_out=HELD, objective="symmetric").left_out_times
 
 
 def test_a_flow_is_carried_to_the_very_times_of_each_path(own_times):
@@ -110,11 +110,12 @@ def test_pieces_of_one_path_are_compared_by_the_time_since_they_began():
     turn = Flow(lambda x, t: torch.stack([2 * x[:, 1], -2 * x[:, 0]], 1), pieces.interval, 0.1)
     assert time_free(turn, pieces)
     assert not time_free(EXACT, pieces)
-    quality, views = assess(turn, pieces, torch.arange(0, len(pieces), 3), objective="symmetric")
-    assert float(views.marks.times[-1]) == pytest.approx(1.2)
-    assert ratio(quality.laws) < 1.5
-    assert "hardly moves" in quality.motion
-    assert quality.held_out.value < -3 * quality.held_out.error  # laws at rest cannot tell, the objective can
+    third = torch.arange(0, len(pieces), 3)
+    quality = evaluate(turn, pieces, held_out=third, objective="symmetric")
+    assert quality.marginals[-1].time == pytest.approx(1.2)
+    assert ratio(quality.marginals) < 1.5
+    assert "hardly change" in quality.motion
+    assert quality.held_out.value < -3 * quality.held_out.error  # stationary marginals cannot tell, the objective can
 
 
 def test_distances_do_not_depend_on_units(data):
@@ -125,16 +126,16 @@ def test_distances_do_not_depend_on_units(data):
     for one, law in ((data, EXACT), (scaled, flow)):
         marks = place_marks(one, 4, elapsed=False)
         parts = one[40:], one[:40], (marks.of(slice(40, None)), marks.of(slice(40)))
-        found = law_distances(law, *parts, unit=spread(one), method="rk4")
+        found = marginal_distances(law, *parts, unit=spread(one), method="rk4")
         values.append([found[-1].flow, found[-1].floor, held_out_objective(law, one, "phibe", unit=spread(one)).value])
     assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
-def test_a_flow_that_runs_away_is_not_trustworthy(data):
-    quality, _ = assess(Flow(lambda x, t: 50 * x**3, (0.0, 1.0), 1 / 12), data, HELD, objective="symmetric")
+def test_a_flow_that_diverges_is_not_trustworthy(data):
+    quality = evaluate(Flow(lambda x, t: 50 * x**3, (0.0, 1.0), 1 / 12), data, held_out=HELD, objective="symmetric")
     assert quality.verdict == "not trustworthy"
-    assert any("runs away" in finding.text for finding in quality.findings)
-    assert any(row["flow"] is None for row in quality.as_json()["laws"])  # no infinity in JSON
+    assert any("diverges" in finding.text for finding in quality.findings)
+    assert any(row["flow"] is None for row in quality.as_json()["marginals"])  # no infinity in JSON
 
 
 # -- the objective -----------------------------------------------------------------------------------------------------
@@ -149,15 +150,15 @@ def test_the_objective_of_no_motion_is_zero_and_that_of_the_truth_below(data, ob
 
 
 def test_paths_that_were_all_seen_are_no_test(data):
-    quality, _ = assess(EXACT, data, None, objective="symmetric")
+    quality = evaluate(EXACT, data, held_out=None, objective="symmetric")
     assert quality.verdict == "usable with care"
     assert any("every number here is of paths that the fit has seen" in finding.text for finding in quality.findings)
 
 
 def test_few_paths_show_little_and_the_words_say_so():
     few = PROCESS.simulate(paths=10, times=TIMES, seed=0)
-    quality, _ = assess(EXACT, few, torch.arange(2), objective="symmetric")
-    assert quality.laws == []
+    quality = evaluate(EXACT, few, held_out=torch.arange(2), objective="symmetric")
+    assert quality.marginals == []
     assert quality.verdict == "usable with care"
     assert any("fewer than 8 paths" in finding.text for finding in quality.findings)
     assert quality.summary().startswith("usable with care\n  held-out objective: ")
@@ -181,8 +182,8 @@ def row(flow: float, floor: float = 0.1) -> list[Distance]:
         (math.inf, 0.1, "not trustworthy"),
     ],
 )
-def test_laws_are_graded_by_their_distance_in_floors_and_in_spreads(flow, floor, grade):
-    assert judge_laws("laws", row(flow, floor), where="Here").grade == grade
+def test_marginals_are_graded_by_their_distance_in_floors_and_in_spreads(flow, floor, grade):
+    assert judge_marginals("marginals", row(flow, floor), where="Here").grade == grade
 
 
 @pytest.mark.parametrize(
@@ -201,8 +202,8 @@ def test_means_and_spreads_are_graded_in_spreads_of_their_time(error, grade):
 
 
 def test_a_coarse_floor_is_a_finding():
-    assert judge_power(row(0.5, 0.5))[0].grade == "usable with care"
-    assert judge_power(row(0.5, 0.1)) == []
+    assert judge_resolution(row(0.5, 0.5))[0].grade == "usable with care"
+    assert judge_resolution(row(0.5, 0.1)) == []
 
 
 # -- where the data is -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from phibe.evaluation import write_source
 from phibe.fitting import fit_closed
 from phibe.io import save_data
 from phibe.linear.basis import Size
-from phibe.report.write import write_report
+from phibe.report import write_report
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 TIMES = torch.linspace(0, 1, 9, dtype=torch.float64)

@@ -93,7 +93,7 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     from phibe import fitting
     from phibe.files import replacing
     from phibe.io import open_data, windowed
-    from phibe.report.write import write_report
+    from phibe.report import write_report
     from phibe.training.runs import check_out, describe_run
 
     out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
@@ -125,7 +125,7 @@ def report(arguments: list[str]) -> None:
     given = options.parse(arguments)
 
     from phibe.io import open_data
-    from phibe.report.write import write_report
+    from phibe.report import write_report
 
     data = open_data(given["data"]) if given["data"] else None
     quality = write_report(given["run"], data, source=given["data"], calibrate=given["calibrate"])

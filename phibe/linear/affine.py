@@ -21,6 +21,7 @@ from phibe.calculus import differentiable
 from phibe.flow import Flow
 from phibe.linear.basis import pseudo_inverse
 from phibe.linear.sums import ADDED, Band, Centred, Sums, merged, sums
+from phibe.objectives import find_objective
 from phibe.trajectories import Trajectories
 
 FORWARD = ("phibe", "isotropic", "regression")

@@ -22,7 +22,7 @@ from phibe.flow import Flow
 from phibe.linear.sums import assembled, merged, sums
 from phibe.networks.basis import Basis
 from phibe.networks.normalised import Normalised
-from phibe.objectives import estimate_noise
+from phibe.objectives import estimate_noise, find_objective
 from phibe.trajectories import Trajectories
 
 

@@ -1,0 +1,391 @@
+"""Report: what a run's flow is worth, as `quality.json`, and as `report.html`, one page that asks for nothing.
+
+`write_report` opens the run and its data, lets `evaluation.evaluate` judge, and fills the template report.html, beside
+this file. Its figures are those of `plots`, drawn by matplotlib and embedded. All text that comes from a user's file
+(names of columns, paths, notes) is escaped by the template, or drawn inside an image, where nothing runs. Read next:
+`plots.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from phibe import plots
+from phibe.ensembles import Marks, integrate, observed, place_marks, time_free
+from phibe.evaluation import (
+    FEW,
+    Distance,
+    Quality,
+    evaluate,
+    excess,
+    held_out_paths,
+    open_source,
+    ratio,
+    write_source,
+)
+from phibe.files import replacing, write_json
+from phibe.fitting import refit_thinned
+from phibe.flow import Flow
+from phibe.training.runs import Metrics, open_flow, read_config
+from phibe.training.sampling import split_paths
+from phibe.trajectories import Trajectories
+
+PATIENCE = 120.0
+"""Seconds of training up to which a network is fitted again without being asked for, to check intermediate times."""
+
+
+def write_report(
+    folder: str | Path,
+    data: Trajectories | None = None,
+    *,
+    source: str | Path | None = None,
+    calibrate: bool | None = None,
+    network: nn.Module | None = None,
+    **options: Any,
+) -> Quality:
+    """Write what the run is worth, `quality.json` and `report.html`, into its folder; the record of it.
+
+    `data` is what the run was fitted to, by default the file that it remembers; `source` is that file, to be remembered
+    with the `options` it was read with. `calibrate` fits the same class to every other observation, to check the times
+    in between: by default whenever that takes no more than two minutes. A run of a module of your own needs it, as
+    `network`.
+    """
+    folder = Path(folder)
+    about, flow = read_config(folder), open_flow(folder, network=network)
+    data = open_source(folder) if data is None else data
+    if source is not None:
+        write_source(folder, data, source, **options)
+    history = Metrics(folder / "metrics.jsonl").read()
+    held_out = _held_out(about, len(data))
+    refitted, notes = _refitted(about, data, calibrate, history)
+    kind = about.get("objective", {"name": "phibe"})
+    if history and held_out is not None:
+        notes = [*notes, "The held-out paths also chose which weights to keep: the fit is not quite blind to them."]
+    facts = {"objective": kind["name"], "noise": kind.get("noise"), "notes": notes}
+    quality = evaluate(flow, data, refitted, held_out=held_out, **facts)
+    views = Views.of(flow, data[held_out_paths(data, held_out)], method=flow.method)
+    write_json(folder / "quality.json", quality.as_json())
+    with replacing(folder / "report.html") as partial:
+        names = names_of(data)
+        partial.write_text(page(quality, views, about=about, history=history, name=folder.name, names=names), "utf8")
+    return quality
+
+
+def _held_out(about: dict[str, Any], paths: int) -> Tensor | None:
+    """The paths that the fit kept aside; None if it saw all of them."""
+    config = about.get("config", {})
+    if not config.get("held_out") or about.get("held_out"):
+        return None
+    return split_paths(paths, config["held_out"], seed=config.get("seed", 0))[1]
+
+
+def _refitted(
+    about: dict[str, Any], data: Trajectories, calibrate: bool | None, history: list[dict[str, Any]]
+) -> tuple[Flow | None, list[str]]:
+    """The same class fitted to every other observation, or why that was not done."""
+    seconds = history[-1].get("seconds", 0.0) if history else 0.0
+    missing = "Intermediate times were not checked:"
+    if calibrate is None and seconds > PATIENCE:
+        asked = "Ask for it: `phibe report RUN --calibrate true`."
+        return None, [f"{missing} training took {seconds:.0f} s, and the check trains once more. {asked}"]
+    if calibrate is False:
+        return None, [f"{missing} it was not asked for."]
+    if data._shortest() < 3:
+        return None, ["Intermediate times cannot be checked: some paths have fewer than three observations."]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the warnings of the fit itself were shown when it was made
+            return refit_thinned(about, data), []
+    except (ValueError, ArithmeticError) as reason:
+        return None, [f"{missing} every other observation could not be fitted. {reason}"]
+
+
+# -- states to show ----------------------------------------------------------------------------------------------------
+
+
+FRAMES, SHOWN = 61, 400
+"""Times and paths to show."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """States to show at common marks, (path, mark, *state): `observed` paths, and `generated` by the flow from their
+    starts."""
+
+    marks: Marks
+    observed: Tensor
+    generated: Tensor
+
+    @staticmethod
+    def of(flow: Flow, data: Trajectories, *, method: str) -> Views:
+        """Of the first paths, a few hundred at most (`FEW` of images), at up to `FRAMES` marks from the start on."""
+        shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
+        marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
+        return Views(marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
+
+    def columns(self, *coordinates: int) -> tuple[Tensor, Tensor]:
+        """These coordinates of what was observed and of what was generated, (path, mark, coordinate)."""
+        return self.observed[..., list(coordinates)], self.generated[..., list(coordinates)]
+
+
+def names_of(data: Trajectories) -> list[str]:
+    """What time and the coordinates (the channels of larger states) are called, with their units."""
+    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+PATHS, COORDINATES, MARKS, STRIP = 12, 4, 4, 8
+"""Paths drawn as lines, coordinates and times that marginals are shown of, and frames of a strip."""
+WIDE, SMALL = (420, 185), (200, 155)
+"""Sizes in pixels."""
+
+
+class Figure(NamedTuple):
+    """An image as the `src` of an HTML element, and what it shows, for who cannot see it."""
+
+    src: str
+    alt: str
+
+    @staticmethod
+    def of(figure: Any, alt: str, size: tuple[int, int], kind: str = "svg") -> Figure:
+        code = base64.b64encode(plots.drawn(figure, size=size, kind=kind)).decode()
+        return Figure(f"data:image/{kind}{'+xml' if kind == 'svg' else ''};base64,{code}", alt)
+
+
+class Section(NamedTuple):
+    """A heading with its figures, the meaning of their colours (text, colour), and what to see in them."""
+
+    title: str
+    figures: Sequence[Figure]
+    key: Sequence[tuple[str, str]]
+    caption: str
+    kind: str = "wide"
+    intro: str = ""
+
+
+def page(
+    quality: Quality,
+    views: Views,
+    *,
+    about: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+    name: str,
+    names: Sequence[str],
+) -> str:
+    """The whole page; `names` are those of the time and of the coordinates."""
+    import jinja2
+
+    plots.use("matplotlib")
+    template = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("report.html")
+    sections = [
+        *([_training(history, quality)] if history else []),
+        _marginal_distances(quality, names[0]),
+        _intermediate(quality, names[0]),
+        *(_vectors if len(quality.data["state_shape"]) == 1 else _images)(quality, views, names),
+    ]
+    fitted, data = _fit_facts(quality, about), _data_facts(quality, names)
+    return template.render(name=name, quality=quality, data=data, sections=sections, fitted=fitted)
+
+
+def _method(quality: Quality) -> str:
+    """The name whose colour the flow has: that of its objective, or the paper's for one that has no colour."""
+    return quality.objective if quality.objective in plots.COLORS else "phibe"
+
+
+def _training(history: Sequence[dict[str, Any]], quality: Quality) -> Section:
+    """The objective on training and on held-out samples against the step."""
+    if len(history) < 2:
+        return Section("Training", [], [], "The objective was evaluated once only: there is no curve to show.")
+    method, steps = _method(quality), [line["step"] for line in history]
+    train, held = (np.array([line.get(name) for line in history], float) for name in ("train", "held_out"))
+    lines = {"samples": (steps, train), method: (steps, held)}
+    # the first values may be far above all others, and a diverging training objective far below
+    ylim = plots.ends(held if np.isfinite(held).any() else train, train[len(train) // 5 :])
+    figure = plots.curves(lines, x="step", y="objective").opts(ylim=ylim, backend="matplotlib")
+    seen = [(value, step) for value, step in zip(held, steps, strict=True) if np.isfinite(value)]
+    best = f" The weights are those of step {min(seen)[1]:,}, where the held-out one is least." if seen else ""
+    text = (
+        f"The objective in the units of training; that of no motion is 0.{best} Where the training curve goes on "
+        "falling while the held-out one rises, the network has begun to fit noise."
+    )
+    key = [("training samples", plots.COLORS["samples"]), ("held-out samples", plots.COLORS[method])]
+    drawn = Figure.of(figure, "objective on training and held-out samples against the step", WIDE)
+    return Section("Training", [drawn], key, text)
+
+
+def _marginal_distances(quality: Quality, time: str) -> Section:
+    return _distances("Marginals at observed times", quality.marginals, quality, time)
+
+
+def _intermediate(quality: Quality, time: str) -> Section:
+    title = "Intermediate times"
+    if not quality.left_out_times:
+        return Section(title, [], [], "Not checked; the reason is at the top.")
+    intro = (
+        "The same class was fitted again to every other observation of the training paths, and is compared here at the "
+        "observations that it was not shown."
+    )
+    return _distances(title, quality.left_out_times, quality, time)._replace(intro=intro)
+
+
+def _distances(title: str, rows: Sequence[Distance], quality: Quality, time: str) -> Section:
+    """Distances of the flow, of other paths of the data and of the persistence forecast, from held-out paths."""
+    if not rows:
+        return Section(title, [], [], "No marginal could be compared: there are too few paths at any one time.")
+    method, times = _method(quality), [row.time for row in rows]
+    values = {"persistence": "persistence", "samples": "floor", method: "flow"}
+    lines = {label: (times, [getattr(row, name) for row in rows]) for label, name in values.items()}
+    known = [y for _, column in lines.values() for y in column if np.isfinite(y)]
+    clock = f"{time} since the start of a path" if quality.time_free else time
+    ylim = (0.0, 1.08 * max(known, default=1.0))
+    dotted = {"persistence": "dotted"}
+    figure = plots.curves(lines, x=clock, y="sliced W₂ / standard deviation", dashes=dotted)
+    figure = figure.opts(ylim=ylim, backend="matplotlib")
+    text = (
+        "Sliced W₂ from held-out paths, in standard deviations of the data: root mean square "
+        f"{ratio(list(rows)):.2f} times the floor, {excess(list(rows)):.3f} beyond it. Where the flow is at the floor "
+        f"it cannot be told from the data with {rows[0].paths} paths."
+    )
+    key = [
+        ("the flow", plots.COLORS[method]),
+        ("floor: other paths of the data", plots.COLORS["samples"]),
+        ("dotted: persistence forecast", plots.COLORS["persistence"]),
+    ]
+    return Section(title, [Figure.of(figure, "distance of marginals from held-out paths over time", WIDE)], key, text)
+
+
+def _vectors(quality: Quality, views: Views, names: Sequence[str]) -> list[Section]:
+    """Marginals of coordinates and of pairs of them at a few times, and some paths over time."""
+    size, seen = quality.data["state_shape"][0], (views.marks.index >= 0).sum(0)
+    usual = (seen >= seen.max() / 4).nonzero()[1:, 0].tolist()  # late times that few paths reach say little
+    marks = [usual[k] for k in _evenly(len(usual), MARKS + 1)[1:]]
+    labels, shown = ("samples", _method(quality)), range(min(size, COORDINATES))
+    key = [("held-out paths", plots.COLORS["samples"]), ("the flow from their starts", plots.COLORS[labels[1]])]
+    paths = [_paths(views, i, labels, names) for i in shown]
+    marginals = [_marginal(views, i, k, labels, names) for i in shown for k in marks]
+    planes = [_plane(views, pair, k, labels, names) for pair in combinations(range(min(size, 3)), 2) for k in marks]
+    found = [Section("Marginals", marginals, key, "Where the line follows the filled ground, the two agree.", "grid")]
+    if planes:
+        text = "Each dot is a path: both colours should fill the same region, with the same density."
+        found.append(Section("Pairs of coordinates", planes, key, text, "grid"))
+    text = "Single paths need not agree: the flow has the marginals of the data, not the noise of a path."
+    return [*found, Section("Trajectories", paths, key, text)]
+
+
+def _evenly(length: int, count: int) -> list[int]:
+    """At most `count` indices, from the first to the last."""
+    return sorted({round((length - 1) * i / (count - 1)) for i in range(count)})
+
+
+def _at(views: Views, mark: int, time: str) -> str:
+    return f"{time} = {float(views.marks.times[mark]):.3g}"
+
+
+def _marginal(views: Views, i: int, mark: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+    """Densities of one coordinate at one mark."""
+    seen, made = views.columns(i)
+    numbers = {labels[0]: seen[:, mark, 0], labels[1]: made[:, mark, 0]}
+    at, ends = _at(views, mark, names[0]), plots.ends(seen, outliers=0.002)
+    bins = max(8, min(28, round(len(seen) ** 0.5)))
+    figure = plots.histogram(numbers, x=names[1 + i], ends=ends, bins=bins, title=_literal(at))
+    return Figure.of(figure, f"distribution of {names[1 + i]} at {at}", SMALL)
+
+
+def _plane(views: Views, pair: tuple[int, int], mark: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+    """Two coordinates of each path at one mark."""
+    seen, made = views.columns(*pair)
+    x, y = (names[1 + i] for i in pair)
+    at, (xlim, ylim) = (
+        _at(views, mark, names[0]),
+        (plots.ends(seen[..., i], outliers=0.002, margin=0.1) for i in (0, 1)),
+    )
+    layers = [plots.samples(part[:, mark], label, size=3.5) for part, label in zip((seen, made), labels, strict=True)]
+    figure = plots.phase_plane(*layers, title=_literal(at), x=x, y=y, equal=False)
+    drawn = figure.opts(xlim=xlim, ylim=ylim, backend="matplotlib")
+    return Figure.of(drawn, f"{x} and {y} at {at}", SMALL)
+
+
+def _paths(views: Views, i: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+    """A few paths, and the flow from the same starts."""
+    seen, made = (part[:PATHS, :, 0] for part in views.columns(i))
+    values = {labels[0]: seen, labels[1]: made}
+    figure = plots.paths(views.marks.times, values, x=names[0], y=names[1 + i])
+    figure = figure.opts(ylim=plots.ends(seen, made, outliers=0.002), backend="matplotlib")
+    return Figure.of(figure, f"{names[1 + i]} of some paths over {names[0]}", WIDE)
+
+
+def _images(quality: Quality, views: Views, names: Sequence[str]) -> list[Section]:
+    """Frames of a few paths, observed above generated, in one grey scale."""
+    marks, channel, figures = _evenly(len(views.marks.times), STRIP), 0, []
+    for path in range(min(3, len(views.observed))):
+        seen, made = (part[path, marks, channel : channel + 1].double() for part in (views.observed, views.generated))
+        low, high = plots.ends(seen, margin=0)
+        rows = {name: ((x - low) / (high - low)).nan_to_num(0) for name, x in (("observed", seen), ("flow", made))}
+        times = [f"{float(views.marks.times[k]):.3g}" for k in marks]
+        height = round(2 * 560 / len(marks) * seen.shape[2] / seen.shape[3]) + 40
+        strip = plots.filmstrip(rows, columns=times).opts(ylabel="", backend="matplotlib")
+        figures.append(Figure.of(strip, "observed frames above generated frames", (620, height), kind="png"))
+    text = (
+        f"Of each path the upper row is observed, the lower is the flow from its first frame; below the frames is "
+        f"{names[0]}. Details may differ, as the flow carries no noise; both should look like frames of one video."
+    )
+    return [Section("Frames", figures, [], text, "frames")]
+
+
+def _literal(text: str) -> str:
+    """Text that HoloViews shows as it is: it formats titles."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
+    about = quality.data
+    (short, long), (first, last) = about["observations"], about["interval"]
+    low, step, high = about["steps"]
+    shared = "shared by all paths" if about["shared_times"] else "each path its own"
+    rows = [
+        ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
+        ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
+        ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
+        ("step", f"{step:.4g}" if high - low <= 1e-6 * high else f"{step:.4g} (median; {low:.4g} to {high:.4g})"),
+        ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
+    ]
+    if len(about["state_shape"]) == 1:
+        for label, (least, most, mean, spread) in zip(names[1:], about["ranges"], strict=False):
+            rows.append((label, f"{least:.4g} to {most:.4g}, mean {mean:.4g}, standard deviation {spread:.4g}"))
+    return rows
+
+
+def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:
+    network, settings = about["network"], about.get("config", {})
+    arguments, chosen = (_listed(part) for part in (network.get("arguments", {}), settings))
+    rows = [
+        ("objective", quality.objective),
+        ("class", f"{network['name']}({arguments})" + (", normalised" if network.get("normalised") else "")),
+        ("velocity", "the same at all times" if quality.time_free else "depends on time"),
+        ("integrated with", quality.method),
+    ]
+    return [*rows, ("settings", chosen)] if chosen else rows
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,1 +1,0 @@
-"""The report of a run: `report.html`, which needs nothing else, and its numbers, `quality.json`."""
