@@ -77,6 +77,11 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     cubic up to two coordinates, else affine), in time too if the marginals change. Their differences show the bias of
     the step, blocks of the data the noise. Of larger states the leading principal components are used, of more than
     100,000 observations only some of the paths.
+
+    >>> import phibe, torch
+    >>> data = phibe.OU.reversible().simulate(paths=80, times=torch.linspace(0, 1, 11), seed=0)
+    >>> sorted({error.objective for error in phibe.diagnose(data).errors})
+    ['phibe', 'symmetric', 'symmetric2']
     """
     observations = len(data) * data.states.shape[1]
     data = _standardise(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])

@@ -41,10 +41,8 @@ from phibe.training.runs import (
     identify,
     of_data,
     open_flow,
-    save_flow,
 )
 from phibe.training.sampling import split_paths
-from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
 # -- knots -----------------------------------------------------------------------------------------------------------
@@ -166,13 +164,8 @@ def fit_closed(
     flow = of_data(Fitted(velocity), data, objective)
     if folder.finished:
         return open_flow(str(out))
-    if folder.path and folder.writes:
-        about = about_flow(velocity, flow, torch.float64) | {"trials": [_line(trial) for trial in tried]}
-        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": value, "closed_form": True}
-        with folder.locked():
-            write_json(folder.path / "config.json", folder.identity | about)
-            save_tensors(folder.path / "weights.safetensors", velocity.state_dict())
-            write_json(folder.path / "result.json", result)
+    about = about_flow(velocity, flow, torch.float64) | {"trials": [_line(trial) for trial in tried]}
+    folder.keep_solved(velocity, about, held_out=value)
     return flow
 
 
@@ -455,10 +448,8 @@ def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any
         assert isinstance(flow.velocity, nn.Module)
         config, objective = replace(plan.config, held_out=0.0), {"name": plan.objective}
         identity = identify(data, None, describe(flow.velocity), objective, config)
-        Folder(out, identity, writes=True)  # refuses the folder of another run
-        save_flow(flow, out, **identity)
-        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": None, "closed_form": True}
-        write_json(Path(out) / "result.json", result)
+        about = about_flow(flow.velocity, flow, data.states.dtype)
+        Folder(out, identity, writes=True).keep_solved(flow.velocity, about, held_out=None)
     return flow
 
 

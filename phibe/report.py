@@ -58,6 +58,14 @@ def write_report(
     with the `options` it was read with. `calibrate` fits the same class to every other observation, to check the times
     in between: by default whenever that takes no more than two minutes. A run of a module of your own needs it, as
     `network`.
+
+    >>> import phibe, tempfile
+    >>> data = phibe.OU.reversible().simulate(paths=60, times=[0.0, 0.1, 0.2, 0.3, 0.4], seed=0)
+    >>> folder = tempfile.mkdtemp()
+    >>> flow = phibe.fit(data, "affine", "symmetric", out=folder, progress=False)
+    >>> quality = phibe.write_report(folder, data)
+    >>> quality.objective, (Path(folder) / "report.html").exists()
+    ('symmetric', True)
     """
     folder = Path(folder)
     about, flow = read_config(folder), open_flow(folder, network=network)

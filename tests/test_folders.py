@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from phibe.linear.folds import Size
 from problems import PAPER
 from test_resume import content, cut, train
 
@@ -20,6 +19,7 @@ from phibe.experiments import experiment
 from phibe.experiments.turbulence.data import generate
 from phibe.fitting import fit_closed
 from phibe.io import open_data, save_data
+from phibe.linear.basis import Size
 from phibe.training.runs import open_flow, save_flow
 from phibe.training.tensors import load_tensors, save_tensors
 

@@ -153,4 +153,4 @@ def test_axes_hold_the_values_but_the_outliers():
 
 def test_the_module_alone_loads_no_library_of_figures():
     code = "import sys, phibe.plots; print({'holoviews', 'bokeh', 'matplotlib', 'panel'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf8").stdout == "set()\n"

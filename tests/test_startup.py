@@ -68,7 +68,7 @@ def test_usage_errors_import_nothing_heavy(capsys):
 
 def test_the_package_alone_imports_nothing_heavy():
     assert imported("import phibe; dir(phibe); phibe.FitConfig()") == set()
-    parents = "import phibe.training, phibe.experiments, phibe.linear, phibe.systems"
+    parents = "import phibe.training, phibe.experiments, phibe.systems"
     assert imported(parents) == set()
 
 

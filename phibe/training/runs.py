@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from phibe.files import check_folder, replacing, write_json, writing
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField
-from phibe.linear.folds import Size
+from phibe.linear.basis import Size
 from phibe.networks import NETWORKS, build
 from phibe.networks.normalised import Normalised
 from phibe.objectives import OBJECTIVES, find_objective
@@ -209,6 +209,15 @@ class Folder:
             facts = {"identity": self.identity, "progress": asdict(learner.progress)}
             save_tensors(self._checkpoint, learner.tensors(), facts)
 
+    def keep_solved(self, velocity: nn.Module, about: dict[str, Any], *, held_out: float | None) -> None:
+        """What was solved in closed form, kept like what was trained."""
+        if self.path and self.writes:
+            result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": held_out, "closed_form": True}
+            with self.locked():
+                write_json(self.path / "config.json", self.identity | about)
+                save_tensors(self.path / "weights.safetensors", velocity.state_dict())
+                write_json(self.path / "result.json", result)
+
     def save_weights(self, weights: dict[str, Tensor]) -> Path | None:
         if self.path and self.writes:
             save_tensors(self.path / "weights.safetensors", weights)
@@ -316,8 +325,8 @@ def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
     >>> data = phibe.OU.reversible().simulate(paths=20, times=[0, 0.1, 0.2])
     >>> flow = phibe.fit(data, "affine", "phibe", progress=False)
     >>> folder = phibe.save_flow(flow, tempfile.mkdtemp())
-    >>> sorted(path.name for path in folder.iterdir())
-    ['config.json', 'weights.safetensors']
+    >>> phibe.open_flow(folder).interval
+    (0.0, 0.2)
     """
     network = flow.velocity.network if isinstance(flow.velocity, Fitted) else flow.velocity
     if not isinstance(network, nn.Module) or not (isinstance(network, AffineField) or list(network.parameters())):
