@@ -29,7 +29,7 @@ from phibe.linear.basis import Folds, Size, fit_basis, fold_sums, in_units_of, l
 from phibe.metrics import sliced_w2
 from phibe.networks import NETWORKS, arguments_of, build
 from phibe.networks.basis import Basis
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
 from phibe.training.loop import fit_network
@@ -42,8 +42,7 @@ from phibe.training.runs import (
     of_data,
     open_flow,
 )
-from phibe.training.sampling import split_paths
-from phibe.trajectories import Trajectories
+from phibe.trajectories import Trajectories, split_paths
 
 # -- knots -----------------------------------------------------------------------------------------------------------
 

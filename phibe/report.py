@@ -36,8 +36,7 @@ from phibe.files import replacing, write_json
 from phibe.fitting import refit_thinned
 from phibe.flow import Flow
 from phibe.training.runs import Metrics, open_flow, read_config
-from phibe.training.sampling import split_paths
-from phibe.trajectories import Trajectories
+from phibe.trajectories import Trajectories, split_paths
 
 PATIENCE = 120.0
 """Seconds of training up to which a network is fitted again without being asked for, to check intermediate times."""

@@ -184,14 +184,8 @@ class Trajectories:
         >>> [len(part) for part in Trajectories(torch.zeros(10, 2, 1), [0.0, 1.0]).split(0.3)]
         [7, 3]
         """
-        count = round(len(self) * held_out)
-        if not 0 < count < len(self):
-            raise ValueError(
-                f"`held_out` = {held_out} leaves {len(self) - count} training and {count} held-out paths of "
-                f"{len(self)}; both sides need one. Bring more paths or change `held_out`."
-            )
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.states.device)
-        return self[order[count:].sort().values], self[order[:count].sort().values]
+        train, held = split_paths(len(self), held_out, seed=seed)
+        return self[train.to(self.states.device)], self[held.to(self.states.device)]
 
     def coarsen(self, k: int) -> Trajectories:
         """Every k-th observation: the same paths, seen at a k times larger step.
@@ -426,3 +420,15 @@ def _private(array: np.ndarray) -> np.ndarray:
     twin = np.memmap(str(root.filename), np.uint8, "c", root.offset, (root.nbytes,))
     start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     return np.ndarray(array.shape, array.dtype, twin, start, array.strides)
+
+
+def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the training and the held-out paths, drawn at random; at least one path is held out."""
+    held = max(1, round(count * held_out))
+    if held >= count or held_out <= 0:
+        raise ValueError(
+            f"`held_out` = {held_out:g} leaves {count - held} of {count} paths to train on; both sides need one. Cut "
+            "long paths into shorter ones, bring more, or train without a check: `held_out=0`."
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order[held:].sort().values, order[:held].sort().values

@@ -16,7 +16,7 @@ from phibe.linear.affine import fit_affine
 from phibe.linear.basis import Size, fit_basis
 from phibe.networks.basis import Basis
 from phibe.networks.mlp import MLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import Stencil, objective
 from phibe.training.loop import fit_network
 from phibe.training.runs import describe_run, save_flow

@@ -6,6 +6,7 @@ import pytest
 import torch
 from problems import normal, real
 
+from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.codec import (
     CodecConfig,
     GeometryCodec,
@@ -13,7 +14,6 @@ from phibe.experiments.pendulum.codec import (
     fit_codec,
     reconstruction,
     smoothness,
-    with_velocity,
 )
 from phibe.experiments.pendulum.rendering import render
 

@@ -11,7 +11,7 @@ from phibe.experiments.baselines.pfi import PFI
 from phibe.experiments.conditioned import ConditionedObjective
 from phibe.integrators import METHODS
 from phibe.networks import build
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import OBJECTIVES
 from phibe.training.loop import ObjectiveModule
 

@@ -7,7 +7,7 @@ from phibe.experiments.report import Report
 from phibe.experiments.turbulence.methods import assemble, methods, mixtures, restore, rolls
 from phibe.experiments.turbulence.run import CONFIGS, Config
 from phibe.experiments.turbulence.saved import SavedRun
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 
 SHAPE = (1, 16, 16)
 

@@ -17,7 +17,7 @@ from phibe.calculus import along, dot
 from phibe.networks import NETWORKS, build
 from phibe.networks.checks import check_gradient, check_network
 from phibe.networks.mlp import MLP, ResidualMLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.networks.unet import UNet
 from phibe.objectives import phibe, regression
 

@@ -14,7 +14,8 @@ from phibe.io import open_data, save_data
 from phibe.networks.mlp import MLP
 from phibe.training.config import FitConfig
 from phibe.training.loop import fit_network
-from phibe.training.sampling import BLOCKS, Batches, Order, Samples, split_paths
+from phibe.training.sampling import BLOCKS, Batches, Order, Samples
+from phibe.trajectories import split_paths
 
 REGULAR = Trajectories(normal(7, 9, 3), torch.linspace(0, 1, 9))
 OWN_TIMES = Trajectories(normal(7, 9, 3), torch.rand(7, 9, generator=torch.Generator().manual_seed(0)).cumsum(1))

@@ -13,7 +13,7 @@ from torch import nn
 
 from phibe import Trajectories, fit
 from phibe.networks.mlp import MLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, phibe
 from phibe.training.config import FitConfig
 from phibe.training.devices import Plain, bf16_trouble, engine, pick
@@ -371,7 +371,7 @@ def test_settings_that_cannot_be_are_refused(changes, message):
 
 def test_data_that_cannot_be_split_says_so():
     one = observe(1)
-    with pytest.raises(ValueError, match="no path of 1 to train on.*`held_out=0`"):
+    with pytest.raises(ValueError, match="leaves 0 of 1 paths to train on.*`held_out=0`"):
         train(data=one)
     assert train(data=one, held_out=0.0).interval == (0.0, 1.0)
     with pytest.raises(ValueError, match=r"`held_out` has states \(3,\); the training data has \(2,\)"):

@@ -255,8 +255,8 @@ def test_requests_that_cannot_be_met_say_what_can():
     for width in (1, 5):
         with pytest.raises(ValueError, match=f"`width` must be from 2 to 4 observations; got {width}"):
             data.windows(width)
-    with pytest.raises(ValueError, match=r"`held_out` = 0\.1 leaves 3 training and 0 held-out paths of 3"):
-        data.split(0.1)
+    with pytest.raises(ValueError, match=r"`held_out` = 0\.9 leaves 0 of 3 paths to train on; both sides need one"):
+        data.split(0.9)
     with pytest.raises(ValueError, match=r"`coarsen\(0\)`"):
         data.coarsen(0)
     with pytest.raises(IndexError):

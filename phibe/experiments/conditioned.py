@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from phibe.flow import Flow
 from phibe.networks.checks import check_network
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
 from phibe.training.loop import ObjectiveModule, VelocityTask, train
@@ -165,3 +165,12 @@ class ConditionedObjective(ObjectiveModule):
         if objective.width == 2:
             return super().forward(x[:, 0], t[:, 0], x[:, 1] - x[:, 0], dt[:, 0], generator=generator, given=condition)
         return super().forward(x, t, dt, generator=generator, given=condition)
+
+
+def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Trajectories:
+    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of clips' latents (path, time, d, …), from the second frame on: the
+    velocity is appended along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
+    gaps = times.diff(dim=-1).to(z.dtype)
+    velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
+    states = torch.cat([z[:, 1:], velocity], dim=2)
+    return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)

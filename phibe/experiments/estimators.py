@@ -30,7 +30,7 @@ from phibe.linear.affine import AffineField, fit_affine
 from phibe.linear.basis import fit_basis
 from phibe.metrics import global_velocity_error, sliced_w2, velocity_error
 from phibe.networks import build
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import OBJECTIVES
 from phibe.systems.fokker_planck import solve_fokker_planck
 from phibe.systems.ou import OU, Gaussian

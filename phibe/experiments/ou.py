@@ -26,7 +26,7 @@ from phibe.flow import Flow
 from phibe.linear.affine import AffineField, fit_affine
 from phibe.metrics import Estimate, global_velocity_error, velocity_error
 from phibe.networks import build
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.systems.ou import OU, Gaussian
 from phibe.theory import affine_phibe_field, flow_map, pushforward
 from phibe.training.config import FitConfig

@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum, log_spectral_error
 from phibe.flow import Flow
 from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, stability
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
 from phibe.training.loop import Loss, Result, Task, fit_network

@@ -21,7 +21,7 @@ from phibe.bases import InTime, lift
 from phibe.flow import Flow
 from phibe.linear.sums import assembled, merged, sums
 from phibe.networks.basis import Basis
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.trajectories import Trajectories
 

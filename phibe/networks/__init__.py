@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from phibe.networks.basis import Basis
-from phibe.networks.mlp import MLP, Network, ResidualMLP
+from phibe.networks.mlp import MLP, ResidualMLP
+from phibe.networks.network import Network
 from phibe.networks.transformer import Transformer
 from phibe.networks.unet import UNet
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from phibe.bases import hats, polynomials
-from phibe.networks.mlp import Network
+from phibe.networks.network import Network
 
 
 class Basis(Network):

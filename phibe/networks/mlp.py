@@ -1,45 +1,15 @@
-"""Networks for states without structure, and what all networks here share."""
+"""Networks for states without structure: an MLP, and a residual MLP."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus}
-
-
-class Network(nn.Module):
-    """What the networks here share: the shape of a state, and the `arguments` (plain JSON) that rebuild them."""
-
-    def __init__(self, state_shape: Sequence[int], **arguments: Any):
-        super().__init__()
-        self.state_shape = tuple(int(size) for size in state_shape)
-        self.arguments = arguments
-        if not self.state_shape or min(self.state_shape) < 1:
-            raise ValueError(f"`state_shape` must be one or more positive sizes, e.g. (2,); got {state_shape}.")
-        for name in {"width", "depth", "channels", "blocks"} & arguments.keys():
-            if arguments[name] < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
-        if arguments.get("activation", "silu") not in ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
-                "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."
-            )
-
-    def extra_repr(self) -> str:
-        return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
-
-    def _check(self, x: Tensor, t: Tensor) -> None:
-        if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
-            raise ValueError(
-                f"This network takes x (n, {', '.join(map(str, self.state_shape))}) and t (n,); "
-                f"got x {tuple(x.shape)} and t {tuple(t.shape)}."
-            )
+from phibe.networks.network import ACTIVATIONS, Network
 
 
 class MLP(Network):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phibe.calculus import Velocity
-from phibe.networks.mlp import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network
 from phibe.networks.unet import TimeEmbedding, join
 
 

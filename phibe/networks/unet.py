@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phibe.calculus import Velocity
-from phibe.networks.mlp import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network
 
 
 class UNet(Network):

@@ -28,7 +28,7 @@ from phibe.calculus import along
 from phibe.flow import Flow
 from phibe.networks import build
 from phibe.networks.checks import check_network
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS, bfloat16, engine, seed_device

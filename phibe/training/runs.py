@@ -24,7 +24,7 @@ from phibe.flow import Flow
 from phibe.linear.affine import AffineField
 from phibe.linear.basis import Size
 from phibe.networks import NETWORKS, build
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.objectives import OBJECTIVES, find_objective
 from phibe.training.config import WHERE, FitConfig
 from phibe.training.tensors import (

@@ -16,7 +16,7 @@ from torch import Tensor
 from phibe.calculus import rademacher
 from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS
-from phibe.trajectories import Trajectories
+from phibe.trajectories import Trajectories, split_paths
 
 # -- sampling --------------------------------------------------------------------------------------------------------
 
@@ -122,18 +122,6 @@ class Order:
 
     def _generator(self, *key: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
-
-
-def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the training and the held-out paths, those of `Trajectories.split`; at least one path is held out."""
-    held = max(1, round(count * held_out))
-    if held >= count:
-        raise ValueError(
-            f"`held_out` = {held_out:g} leaves no path of {count} to train on. Cut long paths into shorter ones, bring "
-            "more, or train without a check: `held_out=0`."
-        )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order[held:].sort().values, order[:held].sort().values
 
 
 def split_samples(

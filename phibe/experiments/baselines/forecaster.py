@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from phibe.flow import Flow
-from phibe.networks.normalised import channel_moments
+from phibe.networks.network import channel_moments
 from phibe.networks.unet import UNet
 from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS, bfloat16

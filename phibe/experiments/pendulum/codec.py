@@ -21,7 +21,6 @@ from phibe.experiments.training import seeded
 from phibe.training.devices import pick
 from phibe.training.sampling import seed_of
 from phibe.training.tensors import join, load_tensors, optimiser_tensors, part, restore_optimiser, save_tensors
-from phibe.trajectories import Trajectories
 
 # -- the geometry-preserving encoder and decoder of the pendulum -----------------------------------------------------
 
@@ -113,15 +112,6 @@ def _squares(x: Tensor) -> Tensor:
     flat = x.flatten(1)
     norms = flat.square().sum(1)
     return (norms[:, None] + norms - 2 * flat @ flat.mT).clamp(min=0)
-
-
-def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Trajectories:
-    """States s_t = (z_t, (z_t − z_{t−1})/Δt) of clips' latents (path, time, d, …), from the second frame on: the
-    velocity is appended along the first dimension of a state, (…, 2d, …)   [paper: latent-space dynamics]."""
-    gaps = times.diff(dim=-1).to(z.dtype)
-    velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
-    states = torch.cat([z[:, 1:], velocity], dim=2)
-    return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)
 
 
 # -- training a codec ------------------------------------------------------------------------------------------------

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times
-from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec, with_velocity
+from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
 from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories

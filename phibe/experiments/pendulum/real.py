@@ -20,7 +20,7 @@ from phibe.experiments.report import Experiment, Measured, MissingData
 from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.trajectories import Trajectories
 

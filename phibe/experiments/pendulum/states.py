@@ -22,7 +22,7 @@ from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.metrics import energy_distance, sliced_w2
 from phibe.networks.mlp import ResidualMLP
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories

@@ -23,7 +23,7 @@ from phibe.experiments.training import RandomShift, Roll, Rollouts
 from phibe.experiments.turbulence.noise import FieldNoise
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Normalised
 from phibe.networks.unet import UNet
 from phibe.stochastic import CalibratedFamily, StochasticFamily
 from phibe.training.config import FitConfig

@@ -24,8 +24,7 @@ from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, for
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import ConstantVelocity, Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
-from phibe.experiments.pendulum.codec import with_velocity
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, with_velocity
 from phibe.experiments.report import Report
 from phibe.experiments.training import InputNoise, Placed, Roll
 from phibe.experiments.video.clips import Clips
@@ -45,8 +44,7 @@ from phibe.experiments.video.vq import Coded
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks import build
-from phibe.networks.mlp import Network
-from phibe.networks.normalised import Normalised
+from phibe.networks.network import Network, Normalised
 from phibe.objectives import OBJECTIVES
 from phibe.training.loop import Diverged, Task, VelocityTask, train
 from phibe.training.runs import Fitted

@@ -1,8 +1,9 @@
-"""Normalisation: a network that sees standard coordinates, wrapped into a velocity in those of the data."""
+"""What all networks share: the shape of a state with the arguments that rebuild them (`Network`), and the units of the
+data around a network that sees standard coordinates (`Normalised`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +12,37 @@ from torch import Tensor, nn
 
 from phibe.calculus import Velocity
 from phibe.trajectories import Trajectories
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus}
+
+
+class Network(nn.Module):
+    """What the networks here share: the shape of a state, and the `arguments` (plain JSON) that rebuild them."""
+
+    def __init__(self, state_shape: Sequence[int], **arguments: Any):
+        super().__init__()
+        self.state_shape = tuple(int(size) for size in state_shape)
+        self.arguments = arguments
+        if not self.state_shape or min(self.state_shape) < 1:
+            raise ValueError(f"`state_shape` must be one or more positive sizes, e.g. (2,); got {state_shape}.")
+        for name in {"width", "depth", "channels", "blocks"} & arguments.keys():
+            if arguments[name] < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
+        if arguments.get("activation", "silu") not in ACTIVATIONS:
+            raise ValueError(
+                f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
+                "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."
+            )
+
+    def extra_repr(self) -> str:
+        return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
+
+    def _check(self, x: Tensor, t: Tensor) -> None:
+        if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
+            raise ValueError(
+                f"This network takes x (n, {', '.join(map(str, self.state_shape))}) and t (n,); "
+                f"got x {tuple(x.shape)} and t {tuple(t.shape)}."
+            )
 
 
 class Normalised(nn.Module):
