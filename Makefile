@@ -25,7 +25,7 @@ serve: $(READY)  ## serve book and apps on http://localhost:5006, and build the 
 test: lint browser  ## run every check: format, lint, types, tests, strict book build, real browser
 	$(PYTEST)
 
-check: lint  ## the quick part of it for daily work: lint, types and the tests that need neither book nor browser
+check: lint  ## the quick part, for daily work: lint, types, docstring examples, tests that need neither book nor browser
 	$(PYTEST) -m 'not book and not browser and not slow' --durations=5
 
 book: $(READY)  ## build the book into _build/html if anything it is made of has changed
