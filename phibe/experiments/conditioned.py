@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phibe.experiments.baselines.forecaster import Forecaster
 from phibe.flow import Flow
 from phibe.networks.checks import check_network
-from phibe.networks.network import Normalised
+from phibe.networks.network import Network, Normalised
 from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
 from phibe.training.loop import ObjectiveModule, VelocityTask, train
-from phibe.training.runs import load_weights, read_config, read_weights, rebuild
+from phibe.training.runs import Fitted, load_weights, read_config, read_weights, rebuild
 from phibe.trajectories import Trajectories
 
 
@@ -174,3 +175,13 @@ def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Tr
     velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
     states = torch.cat([z[:, 1:], velocity], dim=2)
     return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)
+
+
+def restored(made: Network | Forecaster, weights: dict[str, Tensor], *, step: float, conditioned: bool) -> Any:
+    """A trained method from the `weights` of a report: a forecaster, or the flow of a network, seen every `step`."""
+    model = made if isinstance(made, Forecaster) else Normalised(made, made.state_shape)
+    model.load_state_dict({name: value.float() for name, value in weights.items()})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, step) if conditioned else Flow(Fitted(model), step=step)

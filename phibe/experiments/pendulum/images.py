@@ -6,7 +6,7 @@ Poses are read back from the decoded frames, so that errors are in degrees. Read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.experiments.conditioned import with_velocity
-from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times
+from phibe.experiments.pendulum.acrobot import RATE
 from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
+from phibe.experiments.pendulum.states import PAPER_TRAINING, TRAINING, observe, trained_flow
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
 from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
-from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
 
@@ -48,11 +47,7 @@ class Config:
     width: int = 256
     blocks: int = 2
     epochs: int = 8
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
+    training: FitConfig = TRAINING
     shown: int = 60
     horizon: int = 45
     starts: tuple[int, ...] = (1, 90)
@@ -80,14 +75,17 @@ PRESETS = {
     "paper": Config(
         codec=CodecConfig(),
         epochs=50,
-        training=FitConfig(batch=512, learning_rate=1e-4, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000),
+        training=replace(PAPER_TRAINING, learning_rate=1e-4),
         shown=200,
     ),
 }
 
 
 def measure(config: Config, fits: Path) -> Measured:
-    """Simulate, render, train codec and flows, roll out, read the poses."""
+    """Simulate, render, train codec and flows, roll out, read the poses.
+
+    Frames are rendered when they are needed, which is faster than storing them.
+    """
     train, test = observe(config)
     codec = fit_codec(draws(train), config.codec, out=fits / "codec")
     latents = encode(codec, train)
@@ -111,13 +109,6 @@ def measure(config: Config, fits: Path) -> Measured:
 
 
 # -- data and fits -----------------------------------------------------------------------------------------------------
-
-
-def observe(config: Config) -> tuple[Trajectories, Trajectories]:
-    """Training and test paths; frames are rendered when they are needed, which is faster than storing them."""
-    acrobot = Acrobot(config.sigma, config.sigma)
-    data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
-    return data.split(config.held_out, seed=config.seed)
 
 
 def draws(train: Trajectories) -> Any:
@@ -155,9 +146,8 @@ def committed_codec() -> GeometryCodec:
 def committed_flow(objective: str) -> Flow:
     """The flow of latents of the laptop run that comes with the project."""
     config = committed("pendulum_images").config
-    velocity = Normalised(ResidualMLP((6,), width=config["width"], blocks=config["blocks"]), (6,))
-    velocity.load_state_dict(committed_weights("pendulum_images", objective))
-    return Flow(Fitted(velocity), (1 / RATE, (config["frames"] - 1) / RATE), 1 / RATE)
+    network = ResidualMLP((6,), width=config["width"], blocks=config["blocks"])
+    return trained_flow(network, committed_weights("pendulum_images", objective), first=1, frames=config["frames"])
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

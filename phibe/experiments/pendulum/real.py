@@ -5,7 +5,7 @@ The files are not part of the project, the report is. Read next: `phibe/experime
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.experiments.pendulum.measured import RATE, open_runs, write_markers
-from phibe.experiments.pendulum.states import Scale, degrees, rollout
+from phibe.experiments.pendulum.states import TRAINING, Scale, degrees, rollout
 from phibe.experiments.report import Experiment, Measured, MissingData
 from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
@@ -42,11 +42,7 @@ class Config:
     width: int = 128
     blocks: int = 2
     epochs: int = 20
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
+    training: FitConfig = TRAINING
     starts: int = 50
     horizon: float = 1.0
     decay: float = 10.0

@@ -7,7 +7,7 @@ start. Read next: `codec.py` and `images.py`, the same from images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ INPUTS: dict[str, dict[str, Any]] = {
 }
 """What the network sees: state and time as in the paper, the state alone, sines and cosines of the angles."""
 
+TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400)
+PAPER_TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -51,11 +54,7 @@ class Config:
     width: int = 256
     blocks: int = 2
     epochs: int = 8
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
+    training: FitConfig = TRAINING
     ensemble: int = 1000
     repeats: int = 3
     every: int = 15
@@ -79,7 +78,7 @@ PRESETS = {
     "laptop": Config(),
     "paper": Config(
         epochs=50,
-        training=FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000),
+        training=PAPER_TRAINING,
         ensemble=5000,
     ),
 }
@@ -115,7 +114,7 @@ def measure(config: Config, fits: Path) -> Measured:
 # -- data and fits -----------------------------------------------------------------------------------------------------
 
 
-def observe(config: Config) -> tuple[Trajectories, Trajectories]:
+def observe(config: Any) -> tuple[Trajectories, Trajectories]:
     """Training and test paths, as the paper splits them."""
     acrobot = Acrobot(config.sigma, config.sigma)
     data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
@@ -142,9 +141,15 @@ def committed_flow(objective: str, inputs: str = "circles") -> Flow:
     """A flow of the laptop run that comes with the project."""
     config = committed("pendulum_states").config
     network = ResidualMLP((4,), width=config["width"], blocks=config["blocks"], **INPUTS[inputs])
-    velocity = Normalised(network, (4,))
-    velocity.load_state_dict(committed_weights("pendulum_states", f"{objective}.{inputs}"))
-    return Flow(Fitted(velocity), (0.0, (config["frames"] - 1) / RATE), 1 / RATE)
+    weights = committed_weights("pendulum_states", f"{objective}.{inputs}")
+    return trained_flow(network, weights, first=0, frames=config["frames"])
+
+
+def trained_flow(network: ResidualMLP, weights: dict[str, Tensor], *, first: int, frames: int) -> Flow:
+    """The flow of these weights, fitted from frame `first` to the last of `frames`."""
+    velocity = Normalised(network, network.state_shape)
+    velocity.load_state_dict(weights)
+    return Flow(Fitted(velocity), (first / RATE, (frames - 1) / RATE), 1 / RATE)
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

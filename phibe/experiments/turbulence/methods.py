@@ -18,17 +18,15 @@ from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, con
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, restored
 from phibe.experiments.training import RandomShift, Roll, Rollouts
 from phibe.experiments.turbulence.noise import FieldNoise
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
-from phibe.networks.network import Normalised
 from phibe.networks.unet import UNet
 from phibe.stochastic import CalibratedFamily, StochasticFamily
 from phibe.training.config import FitConfig
 from phibe.training.loop import Task, VelocityTask, train
-from phibe.training.runs import Fitted
 from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
@@ -119,13 +117,8 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
         noise = None if power is None else FieldNoise(power.float(), interval)
         kind, weight = name.split()
         return MIXTURES[kind](flow, drift, float(weight), noise)
-    model = assemble(name, shape, config)
-    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
-    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
+    own = {k.removeprefix(key): v for k, v in weights.items() if k.startswith(key)}
+    return restored(assemble(name, shape, config), own, step=interval, conditioned=name.endswith("conditioned"))
 
 
 def _centred(model: MCVD) -> MCVD:

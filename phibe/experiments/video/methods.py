@@ -24,9 +24,9 @@ from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, for
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import ConstantVelocity, Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, with_velocity
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, restored, with_velocity
 from phibe.experiments.report import Report
-from phibe.experiments.training import InputNoise, Placed, Roll
+from phibe.experiments.training import InputNoise, Placed, Roll, seeded
 from phibe.experiments.video.clips import Clips
 from phibe.experiments.video.metrics import (
     Features,
@@ -68,8 +68,7 @@ def methods(config: Any) -> list[str]:
 def assemble(name: str, shape: tuple[int, ...], config: Any) -> Network | Forecaster:
     """The method before it is trained, for latents of this shape: a forecaster, or the network of a velocity."""
     channels, *grid = shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         if name in ("pfi", "mcvd"):
             settings = getattr(config, name)
             past, frames = settings.get("past", 1), settings.get("frames", 1)
@@ -129,13 +128,7 @@ def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], st
     """The method of these weights, of latents of this shape seen every `step`."""
     if name in UNTRAINED:
         return Persistence(shape) if name == UNTRAINED[0] else ConstantVelocity(step)
-    made = assemble(name, shape, config)
-    model = made if isinstance(made, Forecaster) else Normalised(made, made.state_shape)
-    model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, step) if name.endswith(CONDITIONED) else Flow(Fitted(model), step=step)
+    return restored(assemble(name, shape, config), tensors, step=step, conditioned=name.endswith(CONDITIONED))
 
 
 # -- rollouts ----------------------------------------------------------------------------------------------------------
