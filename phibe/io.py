@@ -357,8 +357,6 @@ def _repeats(data: Trajectories) -> str:
 def read_starts(path: Path) -> Tensor:
     """States (n, *state) to start from: the columns of a table that are no path and no time, or an array."""
     if path.suffix == ".csv":
-        if not path.exists():
-            raise ValueError(f"There is no file {path}.")
         table = read_csv(path)
         names = [name for name in table.columns if Label.parse(name).name.lower() not in (*PATHS, *TIMES)]
         return torch.from_numpy(np.stack([numbers(table, name, path) for name in names], axis=1))

@@ -97,6 +97,8 @@ def read_csv(path: Path) -> Table:
 
 
 def _text(path: Path) -> str:
+    if not path.exists():
+        raise ValueError(f"There is no file {path}.")
     refuse_size(8 * path.stat().st_size)  # cells take about so much more room than their text
     content = path.read_bytes()
     if not content.strip():

@@ -8,6 +8,7 @@ difference contains the condition itself. The clean way is a state that holds it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phibe.experiments.baselines.forecaster import Forecaster
+from phibe.experiments.baselines.forecaster import Forecaster, forecast
+from phibe.experiments.training import Roll
 from phibe.flow import Flow
+from phibe.integrators import INTEGRATORS
 from phibe.networks.checks import check_network
 from phibe.networks.network import Network, Normalised
 from phibe.objectives import find_objective
@@ -185,3 +188,19 @@ def restored(made: Network | Forecaster, weights: dict[str, Tensor], *, step: fl
     if isinstance(model, Forecaster):
         return model
     return ConditionedFlow(model, step) if conditioned else Flow(Fitted(model), step=step)
+
+
+def rolls_of(
+    name: str, model: Any, integrators: Iterable[tuple[str, int]], *, integrate: Any, seed: int
+) -> dict[str, Roll]:
+    """The ways to roll a method out, by their labels: a flow has one for each of the `integrators` (method, substeps),
+    by `integrate`; the draws of a forecaster begin from the `seed`."""
+    if isinstance(model, (Flow, ConditionedFlow)):
+        return {
+            f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
+                partial(integrate, model, method=method, substeps=substeps), INTEGRATORS[method].evaluations * substeps
+            )
+            for method, substeps in integrators
+        }
+    frames = partial(forecast, model, generator=torch.Generator().manual_seed(seed))
+    return {name: Roll(frames, model.evaluations, isinstance(model, Forecaster))}

@@ -6,7 +6,7 @@ Poses are read back from the decoded frames, so that errors are in degrees. Read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +18,30 @@ from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.acrobot import RATE
 from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
-from phibe.experiments.pendulum.states import PAPER_TRAINING, TRAINING, observe, trained_flow
+from phibe.experiments.pendulum.states import PAPER_TRAINING, SMOKE_FLOWS, FlowConfig, observe, trained_flow
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
 from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
-from phibe.training.config import FitConfig
 from phibe.trajectories import Trajectories
+
+CODEC = CodecConfig(encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
 
 
 @dataclass(frozen=True)
-class Config:
-    """`paths` clips of `frames` frames 1/30 s apart, `held_out` of them for the test; one codec; a flow of its
-    latents for each of `objectives`, `epochs` long; rollouts of `shown` test clips over `horizon` frames, from each
-    frame of `starts`."""
+class Config(FlowConfig):
+    """`paths` clips of `frames` frames 1/30 s apart, `held_out` of them for the test; one codec, and flows of its
+    latents; rollouts of `shown` test clips over `horizon` frames, from each frame of `starts`."""
 
     paths: int = 1000
     frames: int = 240
     sigma: float = 0.2
     held_out: float = 0.2
-    codec: CodecConfig = field(
-        default_factory=lambda: CodecConfig(
-            encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02
-        )
-    )
-    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
-    integrators: tuple[str, ...] = ("euler", "rk4")
-    width: int = 256
-    blocks: int = 2
-    epochs: int = 8
-    training: FitConfig = TRAINING
+    codec: CodecConfig = CODEC
     shown: int = 60
     horizon: int = 45
     starts: tuple[int, ...] = (1, 90)
     pairs: int = 1000
-    seed: int = 0
 
 
 PRESETS = {
@@ -60,16 +49,12 @@ PRESETS = {
         paths=10,
         frames=24,
         codec=CodecConfig(encoder_steps=3, decoder_steps=2, encoder_batch=8, decoder_batch=4),
-        objectives=("phibe", "regression"),
         integrators=("euler",),
-        width=16,
-        blocks=1,
-        epochs=1,
-        training=FitConfig(batch=32, evaluate_every=5, held_out=0.2),
         shown=2,
         horizon=4,
         starts=(1,),
         pairs=40,
+        **SMOKE_FLOWS,
     ),
     "laptop": Config(),
     "paper": Config(

@@ -34,46 +34,54 @@ INPUTS: dict[str, dict[str, Any]] = {
 }
 """What the network sees: state and time as in the paper, the state alone, sines and cosines of the angles."""
 
+
 TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400)
 PAPER_TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000)
 
 
 @dataclass(frozen=True)
-class Config:
+class FlowConfig:
+    """The flows of a pendulum: a residual MLP for each of `objectives`, `epochs` long, rolled out by each of
+    `integrators`."""
+
+    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
+    integrators: tuple[str, ...] = ("euler", "rk4")
+    width: int = 256
+    blocks: int = 2
+    epochs: int = 8
+    training: FitConfig = TRAINING
+    seed: int = 0
+
+
+SMOKE_FLOWS: dict[str, Any] = {
+    "objectives": ("phibe", "regression"),
+    "width": 16,
+    "blocks": 1,
+    "epochs": 1,
+    "training": FitConfig(batch=32, evaluate_every=5, held_out=0.2),
+}
+
+
+@dataclass(frozen=True)
+class Config(FlowConfig):
     """`paths` × `frames` observations 1/30 s apart, `held_out` of the paths for the test; a fit for each of
-    `objectives` × `inputs`, `epochs` long; marginals of `ensemble` paths, compared `every` so many frames with
-    `repeats` ensembles of the SDE."""
+    `objectives` × `inputs`; marginals of `ensemble` paths, compared `every` so many frames with `repeats` ensembles of
+    the SDE."""
 
     paths: int = 1000
     frames: int = 240
     sigma: float = 0.2
     held_out: float = 0.2
-    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
     inputs: tuple[str, ...] = ("time", "plain", "circles")
     integrators: tuple[str, ...] = ("euler", "rk4", "leapfrog")
-    width: int = 256
-    blocks: int = 2
-    epochs: int = 8
-    training: FitConfig = TRAINING
     ensemble: int = 1000
     repeats: int = 3
     every: int = 15
-    seed: int = 0
 
 
 PRESETS = {
     "smoke": Config(
-        paths=20,
-        frames=20,
-        objectives=("phibe", "regression"),
-        inputs=("circles",),
-        width=16,
-        blocks=1,
-        epochs=2,
-        training=FitConfig(batch=32, evaluate_every=5, held_out=0.2),
-        ensemble=30,
-        repeats=2,
-        every=5,
+        paths=20, frames=20, inputs=("circles",), ensemble=30, repeats=2, every=5, **SMOKE_FLOWS | {"epochs": 2}
     ),
     "laptop": Config(),
     "paper": Config(
