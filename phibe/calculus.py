@@ -1,7 +1,7 @@
 """Calculus of batched states (n, *state): inner products, directional derivatives and divergences, sample by sample.
 
 The terms of the paper's objectives are made of these: v·u, dᵀ(∇v)d and ∇·v, without ever forming a Jacobian. Read next:
-`phibe.systems.ou`, where velocity and divergence are known exactly, and `phibe.objectives`.
+`phibe.objectives`; `phibe.systems.ou` has a velocity and a divergence that are known exactly.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def over(x: Tensor, dt: Tensor) -> Tensor:
 
 
 def times(x: Tensor, weight: Tensor) -> Tensor:
+    """Each sample times its own weight: x (n, *state), weight (n,)."""
     return x * weight.reshape(-1, *[1] * (x.ndim - 1))
 
 

@@ -61,27 +61,25 @@ class Flow:
         as keep a step at or below the data's own. Decreasing times integrate backwards; the result is always sorted by
         time.
         """
-        method = method or self.method
-        x0 = torch.as_tensor(x0)
+        method, x0 = method or self.method, torch.as_tensor(x0)
         times = torch.as_tensor(times, dtype=torch.float64).cpu()  # wherever the states are
         self._check(x0, times, method, extrapolate)
         if method == "adaptive":
             states = self._adaptive(x0, times, tolerance)
         else:
-            counts = self._substeps(times, substeps)
-            states = self._march(x0, times, counts, method, progress)
+            states = self._march(x0, times, self._substeps(times, substeps), method, progress)
         _check_bounded(states, times)
         if times[-1] < times[0]:
             states, times = states.flip(1), times.flip(0)
         return Trajectories(states, times.to(states.device), labels=self.labels)
 
+    @torch.no_grad()
     def solution(
         self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7
     ) -> Solution:
-        """The flow through `x0` at `t0` as a function of time, to scrub: `flow.solution(x0)(t)`.
+        """The flow through `x0` at `t0` as a function of time, `flow.solution(x0)(t)`, by default on its interval."""
+        from torchdiffeq import odeint_dense
 
-        By default from the beginning to the end of the fitted interval.
-        """
         if self.interval is None and (t0 is None or t1 is None):
             raise ValueError(
                 "This flow has no interval of its own: pass `t0` and `t1`, e.g. `solution(x0, t0=0.0, t1=1.0)`."
@@ -89,7 +87,11 @@ class Flow:
         t0, t1 = (self.interval[i] if t is None and self.interval else float(t or 0.0) for i, t in enumerate((t0, t1)))
         x0 = torch.as_tensor(x0)
         self._check(x0, torch.tensor([t0, t1], dtype=torch.float64), "adaptive", extrapolate=False)
-        return Solution.solve(self.velocity, x0, t0, t1, tolerance)
+        v, sign = _batched(self.velocity), math.copysign(1.0, t1 - t0)  # backwards in time is forwards along −v
+        ends = (torch.tensor(sign * t, dtype=torch.float64, device=x0.device) for t in (t0, t1))
+        precision: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
+        dense = odeint_dense(lambda s, x: sign * v(x, sign * s), x0, *ends, **precision)
+        return Solution(lambda t: dense(sign * t), t0, t1, x0.dtype)
 
     @torch.no_grad()
     def log_density(
@@ -147,22 +149,19 @@ class Flow:
             )
         if self.interval is None or extrapolate:
             return
-        first, last = self.interval
+        (first, last), (low, high) = self.interval, (float(times.min()), float(times.max()))
         slack = 1e-9 * (1 + abs(last - first)) + (self.step or 0.0) / 10  # times at random never reach the end
-        if float(times.min()) < first - slack or float(times.max()) > last + slack:
+        if low < first - slack or high > last + slack:
             raise ValueError(
-                f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {float(times.min()):g} "
-                f"to {float(times.max()):g}. "
+                f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}. "
                 "Stay inside, or pass `extrapolate=True` to hold the field fixed beyond the ends."
             )
 
     def _substeps(self, times: Tensor, substeps: int | None) -> list[int]:
-        if substeps is not None:
-            if substeps < 1:
-                raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
-            return [substeps] * (len(times) - 1)
-        if self.step is None:
-            return [1] * (len(times) - 1)
+        if substeps is not None and substeps < 1:
+            raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
+        if substeps is not None or self.step is None:
+            return [substeps or 1] * (len(times) - 1)
         return [max(1, math.ceil(abs(float(gap)) / self.step - 1e-6)) for gap in times.diff()]
 
     def _march(self, x: Tensor, times: Tensor, counts: list[int], method: str, progress: bool) -> Tensor:
@@ -184,33 +183,24 @@ class Flow:
         return odeint(lambda t, x: v(x, t), x0, times, rtol=tolerance, atol=tolerance, method="dopri5").movedim(0, 1)
 
 
+@dataclass(frozen=True)
 class Solution:
     """Dense output of one adaptive solve: x(t) for any t in [t0, t1], without calling the velocity again."""
 
-    def __init__(self, dense: Callable[[Tensor], Tensor], t0: float, t1: float, like: Tensor):
-        self.dense, self.t0, self.t1, self.like = dense, t0, t1, like
-
-    @staticmethod
-    @torch.no_grad()
-    def solve(velocity: Velocity, x0: Tensor, t0: float, t1: float, tolerance: float) -> Solution:
-        from torchdiffeq import odeint_dense
-
-        v, sign = _batched(velocity), math.copysign(1.0, t1 - t0)  # backwards in time is forwards along −v
-        ends = (torch.tensor(sign * t, dtype=torch.float64, device=x0.device) for t in (t0, t1))
-        dense = odeint_dense(
-            lambda s, x: sign * v(x, sign * s), x0, *ends, rtol=tolerance, atol=tolerance, method="dopri5"
-        )
-        return Solution(lambda t: dense(sign * t), t0, t1, x0)
+    dense: Callable[[Tensor], Tensor]
+    t0: float
+    t1: float
+    dtype: torch.dtype
 
     def __call__(self, t: Any) -> Tensor:
         """State (n, *state) at a time, or (n, time, *state) at a vector of times."""
         t = torch.as_tensor(t, dtype=torch.float64)
-        low, high = min(self.t0, self.t1), max(self.t0, self.t1)
+        low, high = sorted((self.t0, self.t1))
         if float(t.min()) < low - 1e-9 or float(t.max()) > high + 1e-9:
             raise ValueError(
                 f"This solution covers [{low:g}, {high:g}]; asked for t from {float(t.min()):g} to {float(t.max()):g}."
             )
-        states = [self.dense(s.clamp(low, high)).to(self.like.dtype) for s in t.reshape(-1)]
+        states = [self.dense(s.clamp(low, high)).to(self.dtype) for s in t.reshape(-1)]
         return states[0] if t.ndim == 0 else torch.stack(states, dim=1)
 
 

@@ -53,18 +53,16 @@ class Leapfrog:
 
     def __init__(self, filter: float = 0.0) -> None:
         self.filter = filter
-        self.before: Tensor | None = None
-        self.h: Tensor | None = None
+        self.last: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, v: Velocity, x: Tensor, t: Tensor, h: Tensor) -> Tensor:
-        same = self.before is not None and self.h is not None and bool(torch.isclose(h, self.h, rtol=1e-6, atol=0.0))
-        self.h = h
-        if not same or self.before is None:
-            self.before = x
+        if self.last is None or not torch.isclose(h, self.last[1], rtol=1e-6, atol=0.0):
+            self.last = x, h
             return rk4(v, x, t, h)
-        after = self.before + 2 * h * v(x, t)
-        bend = self.filter / 2 * (self.before - 2 * x + after)
-        self.before = x + ALPHA * bend
+        before, _ = self.last
+        after = before + 2 * h * v(x, t)
+        bend = self.filter / 2 * (before - 2 * x + after)
+        self.last = x + ALPHA * bend, h
         return after + (ALPHA - 1) * bend
 
 

@@ -1,17 +1,16 @@
 """Trajectories in files: tables and arrays in and out, missing values, and what was understood of a file.
 
 `open_data` reads a .csv (a row for each observation: path, time, coordinates), .npz, .npy, .nc or .zarr; `save_data`
-writes them. What cannot be read with certainty is refused with its file, line and column: nothing is guessed.
-Read next: trajectories (what comes back), stores (data larger than memory), diagnostics (what the data is good for).
+writes them. What cannot be read with certainty is refused: nothing is guessed. Read next: `phibe.trajectories` (what
+comes back), `phibe.stores` (data larger than memory), `phibe.diagnostics` (what the data is good for).
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from phibe.files import KINDS, open_dataset, read_arrays, refuse_size, write_arrays
 from phibe.stores import map_store
-from phibe.tables import PATHS, TIMES, Roles, Table, numbers, observed, padded, read_csv, table_arrays, write_csv
+from phibe.tables import PATHS, TIMES, Layout, Table, numbers, observed, padded, read_csv, table_arrays, write_csv
 from phibe.trajectories import Label, Labels, Trajectories
 
 MISSING = ("error", "drop", "split")
@@ -27,24 +26,6 @@ LARGEST = 1e150
 """Beyond it squares overflow."""
 FAR, FEW, HELD, GAP = 20.0, 20, 0.02, 10.0
 """Spreads from the median, different values of a coordinate, share of repeated states, median steps: what is odd."""
-
-
-class Layout(NamedTuple):
-    """How to read a file where its names do not say it: columns of a table, the step of an array without times.
-
-    With `windows` long paths are cut into pieces of so many observations, each with times since its own beginning: for
-    one long path of a stationary process.
-    """
-
-    path_column: str | None = None
-    time_column: str | None = None
-    columns: Sequence[str] = ()
-    time_step: float | None = None
-    windows: int | None = None
-
-    @property
-    def roles(self) -> Roles:
-        return Roles(self.path_column, self.time_column, self.columns)
 
 
 def open_data(
@@ -94,7 +75,7 @@ def read_data(
     if path.is_dir() != (path.suffix == ".zarr"):
         raise ValueError(f"{path} is a {'folder' if path.is_dir() else 'file'}, and no {path.suffix}.")
     if path.suffix == ".csv":
-        found = table_arrays(read_csv(path), layout.roles, path)
+        found = table_arrays(read_csv(path), layout, path)
     elif path.suffix == ".nc":
         found = _from_dataset(path)
     else:
@@ -162,27 +143,26 @@ def _recognised(arrays: dict[str, np.ndarray], layout: Layout, path: Path) -> di
     time = next((name for name in arrays if name.lower() in TIMES), None)
     states = "states" if "states" in arrays else large[0] if len(large) == 1 else None
     if states is None and time and {array.shape for array in arrays.values()} == {arrays[time].shape}:
-        return table_arrays(Table(arrays, "row {}".format), layout.roles, path)
+        return table_arrays(Table(arrays, "row {}".format), layout, path)
     if states is None:
         raise ValueError(
             f"{path} must hold `states` (path, time, *state) and `times`, or columns of one length, `time` among them; "
             f"it holds {', '.join(f'{name} {array.shape}' for name, array in arrays.items()) or 'nothing'}."
         )
     found = {"states": arrays[states]} | {name: arrays[name] for name in ("lengths", "labels") if name in arrays}
-    if time is None and layout.time_step is None:
-        raise ValueError(
-            f"{path} holds states {arrays[states].shape} and no times. Equal steps? Say how long: --time-step 0.1."
-        )
-    steps = arrays[states].shape[1] if arrays[states].ndim > 1 else 0
-    return found | {"times": arrays[time] if time else (layout.time_step or 0.0) * np.arange(steps)}
+    if time:
+        return found | {"times": arrays[time]}
+    shape = arrays[states].shape
+    if layout.time_step is None:
+        raise ValueError(f"{path} holds states {shape} and no times. Equal steps? Say how long: --time-step 0.1.")
+    return found | {"times": layout.time_step * np.arange(shape[1] if len(shape) > 1 else 0)}
 
 
 def _refuse_huge(states: np.ndarray, path: Path) -> None:
     """Numbers whose squares are infinite would pass as finite here, and fail far from their origin."""
     if states.dtype.kind != "f" or not states.size:
         return
-    low, high = float(np.nanmin(states)), float(np.nanmax(states))
-    worst = low if -low > high else high
+    worst = max(float(np.nanmax(states)), float(np.nanmin(states)), key=abs)
     if LARGEST < abs(worst) < np.inf:
         index = [int(i) for i in np.argwhere(states == states.dtype.type(worst))[0]]
         raise ValueError(
@@ -285,9 +265,7 @@ def _pieces(
 
 def describe_data(data: Trajectories, path: Path, **more: str) -> str:
     """What was understood: paths, times, steps, states and their ranges; `more` lines by their names; data warnings."""
-    steps = data.steps
-    low, high = float(steps.min()), float(steps.max())
-    ends = data.lengths
+    (low, high), ends = (float(end) for end in data.steps.aminmax()), data.lengths
     lengths = "" if ends is None else f", {int(ends.min())} to {int(ends.max())} of them observed"
     names = f": {', '.join(map(str, data.labels.state))}, over {data.labels.time}" if data.labels.state else ""
     lines = {
@@ -304,14 +282,13 @@ def describe_data(data: Trajectories, path: Path, **more: str) -> str:
 
 def _ranges(data: Trajectories) -> dict[str, str]:
     """Mean, spread and ends of each coordinate (of each channel of larger states), eight at most."""
-    size = data.state_shape[0]
-    low, high = torch.full((size,), torch.inf), torch.full((size,), -torch.inf)
-    total, square, count = torch.zeros(size).double(), torch.zeros(size).double(), 0
+    size, found = data.state_shape[0], []
     for chunk in data.chunks():
-        x = chunk.states[chunk._observed()].flatten(1).unflatten(1, (size, -1))
-        low, high = torch.minimum(low, x.amin((0, 2))), torch.maximum(high, x.amax((0, 2)))
-        x, count = x.double(), count + x[:, 0].numel()
-        total, square = total + x.sum((0, 2)), square + x.square().sum((0, 2))
+        x = chunk.states[chunk._observed()].flatten(1).unflatten(1, (size, -1)).double()
+        count = torch.full((size,), x[:, 0].numel(), dtype=torch.float64)
+        found.append(torch.stack([x.amin((0, 2)), x.amax((0, 2)), x.sum((0, 2)), x.square().sum((0, 2)), count]))
+    every = torch.stack(found)
+    low, high, (total, square, count) = every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2:].sum(0)
     mean = total / count
     spread = (square / count - mean**2).clamp(min=0).sqrt()
     rows = {
@@ -380,8 +357,6 @@ def _repeats(data: Trajectories) -> str:
 def read_starts(path: Path) -> Tensor:
     """States (n, *state) to start from: the columns of a table that are no path and no time, or an array."""
     if path.suffix == ".csv":
-        if not path.exists():
-            raise ValueError(f"There is no file {path}.")
         table = read_csv(path)
         names = [name for name in table.columns if Label.parse(name).name.lower() not in (*PATHS, *TIMES)]
         return torch.from_numpy(np.stack([numbers(table, name, path) for name in names], axis=1))

@@ -17,6 +17,7 @@ reads without torch. Read next: `phibe.integrators`, which turn a velocity into 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import update_wrapper
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Stencil(NamedTuple):
     directions: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class Objective:
     """An objective, with what one needs to know to choose it.
 
@@ -48,24 +50,21 @@ class Objective:
     field.
     """
 
-    def __init__(
-        self,
-        stencil: Callable[..., Stencil],
-        *,
-        width: int = 2,
-        place: int = 0,
-        order: str,
-        variance: float = 1.0,
-        products: int = 0,
-        evaluations: int = 1,
-        noise: bool = False,
-        method: str = "rk4",
-        assumes: str,
-    ):
-        update_wrapper(self, stencil)
-        self.name, self.stencil, self.width, self.place = stencil.__name__, stencil, width, place
-        self.order, self.variance, self.assumes = order, variance, assumes
-        self.products, self.evaluations, self.noise, self.method = products, evaluations, noise, method
+    stencil: Callable[..., Stencil]
+    _: KW_ONLY
+    order: str
+    assumes: str
+    width: int = 2
+    place: int = 0
+    variance: float = 1.0
+    products: int = 0
+    evaluations: int = 1
+    noise: bool = False
+    method: str = "rk4"
+
+    def __post_init__(self) -> None:
+        update_wrapper(self, self.stencil)
+        self.name = self.stencil.__name__
 
     @property
     def jacobian(self) -> bool:
@@ -233,28 +232,18 @@ def symmetric(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
 @objective(width=5, place=2, order="2", variance=1.25, assumes="a Markov state")
 def symmetric2(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with both one-sided drifts extrapolated to Δt = 0: 2D_h − D_2h for equal steps."""
-    (b1, b2), (f1, f2) = _sides(x, dt)
-    near, far = dt[:, 1], dt[:, 1] + dt[:, 0]
-    back = _extrapolated(b1, b2, near, far)
-    near, far = dt[:, 2], dt[:, 2] + dt[:, 3]
-    return Stencil(x[:, 2], t[:, 2], (back + _extrapolated(f1, f2, near, far)) / 2)
+    back, ahead = (_extrapolated(*side) for side in _sides(x, dt))
+    return Stencil(x[:, 2], t[:, 2], (back + ahead) / 2)
 
 
-@objective(
-    width=5,
-    place=2,
-    order="4 if reversible, else 1",
-    variance=0.694,
-    assumes="a reversible Markov process",
-)
+@objective(width=5, place=2, order="4 if reversible, else 1", variance=0.694, assumes="a reversible Markov process")
 def symmetric4(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     """`symmetric` with its Δt² term extrapolated away: (4D_h − D_2h)/3 for equal steps.
 
     For any steps: weights ½ in all for each side, that cancel the terms in Δt, alike on both sides of a reversible
     process, and in Δt².
     """
-    (b1, b2), (f1, f2) = _sides(x, dt)
-    h, H, k, K = dt[:, 2], dt[:, 2] + dt[:, 3], dt[:, 1], dt[:, 1] + dt[:, 0]
+    (b1, b2, k, K), (f1, f2, h, H) = _sides(x, dt)
     p, q, P, Q = H - h, K - k, H**2 - h**2, K**2 - k**2
     r, s = (k - h) / 2, -(h**2 + k**2) / 2
     a, c = (r * Q + s * q) / (p * Q + q * P), (p * s - P * r) / (p * Q + q * P)
@@ -285,11 +274,14 @@ def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], over(d1, h), ((1 / (4 * h), 2 * d1 - d2), (-1 / (4 * h), d2)))
 
 
-def _sides(x: Tensor, dt: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Difference quotients about the middle of five observations: (back one, back two), (ahead one, ahead two)."""
-    back = over(x[:, 2] - x[:, 1], dt[:, 1]), over(x[:, 2] - x[:, 0], dt[:, 1] + dt[:, 0])
-    ahead = over(x[:, 3] - x[:, 2], dt[:, 2]), over(x[:, 4] - x[:, 2], dt[:, 2] + dt[:, 3])
-    return back, ahead
+Side = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _sides(x: Tensor, dt: Tensor) -> tuple[Side, Side]:
+    """Difference quotients about the middle of five observations over one and two steps, and these: back, ahead."""
+    k, K, h, H = dt[:, 1], dt[:, 1] + dt[:, 0], dt[:, 2], dt[:, 2] + dt[:, 3]
+    back = over(x[:, 2] - x[:, 1], k), over(x[:, 2] - x[:, 0], K), k, K
+    return back, (over(x[:, 3] - x[:, 2], h), over(x[:, 4] - x[:, 2], H), h, H)
 
 
 def _extrapolated(one: Tensor, two: Tensor, h: Tensor, H: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Tables: trajectories as rows of (path, time, coordinates), in .csv files and in named columns.
+"""Tables: trajectories as rows of (path, time, coordinates), in .csv files and in named columns; pandas splits them.
 
-pandas reads and writes them. What cannot be read with certainty is refused with its file, line and column; nothing is
-guessed: cells stay text until their column is known to be one of numbers or dates, so that path 007 is not path 7.
-Read next: io (which opens files of every kind).
+Nothing is guessed, and errors name file, line and column: cells stay text until their column is known to be one of
+numbers or dates, so that path 007 is not path 7. Read next: `phibe.io`, which opens files of every kind.
 """
 
 from __future__ import annotations
@@ -25,12 +24,18 @@ TIMES = ("t", "time", "times", "date", "datetime", "timestamp")
 EMPTY = {"", "na", "n/a", "nan", "null", "none", "-"}
 
 
-class Roles(NamedTuple):
-    """Names of the columns for the path, the time and the coordinates, where the header does not say it."""
+class Layout(NamedTuple):
+    """How to read a file where its names do not say it: columns of a table, the step of an array without times.
 
-    path: str | None = None
-    time: str | None = None
+    With `windows` long paths are cut into pieces of so many observations, each with times since its own beginning: for
+    one long path of a stationary process.
+    """
+
+    path_column: str | None = None
+    time_column: str | None = None
     columns: Sequence[str] = ()
+    time_step: float | None = None
+    windows: int | None = None
 
 
 def write_csv(path: Path, arrays: dict[str, np.ndarray], more: Sequence[str] = ()) -> Path:
@@ -92,6 +97,8 @@ def read_csv(path: Path) -> Table:
 
 
 def _text(path: Path) -> str:
+    if not path.exists():
+        raise ValueError(f"There is no file {path}.")
     refuse_size(8 * path.stat().st_size)  # cells take about so much more room than their text
     content = path.read_bytes()
     if not content.strip():
@@ -150,9 +157,9 @@ def _points(column: np.ndarray) -> np.ndarray:
     return np.array([cell.replace(",", ".") for cell in column], dtype=object)
 
 
-def table_arrays(table: Table, wanted: Roles, file: Path) -> dict[str, np.ndarray]:
+def table_arrays(table: Table, layout: Layout, file: Path) -> dict[str, np.ndarray]:
     """`states`, `times`, `lengths` and `labels` of a table; rows of one path must come in the order of time."""
-    paths, time, chosen = _roles(table, wanted, file)
+    paths, time, chosen = _roles(table, layout, file)
     t = numbers(table, time, file)
     if np.isnan(t).any():
         raise ValueError(f"{file}: {table.where(int(np.isnan(t).argmax()))} has no time in column {time!r}.")
@@ -160,7 +167,8 @@ def table_arrays(table: Table, wanted: Roles, file: Path) -> dict[str, np.ndarra
     group = _groups(table, paths, len(t), file)
     order = np.argsort(group, kind="stable")
     t, group = t[order], group[order]
-    if (bad := (np.diff(group) == 0) & ~(np.diff(t) > 0)).any():
+    bad = (np.diff(group) == 0) & ~(np.diff(t) > 0)
+    if bad.any():
         i = int(bad.argmax())
         who = "" if paths is None else f" of path {table.columns[paths][order[i]]}"
         fix = "Several paths? Add a column `path`." if paths is None else "Sort the rows and drop repeated times."
@@ -179,20 +187,20 @@ def _find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((found for name in wanted if (found := plain.get(name) or plain.get(name.lower()))), None)
 
 
-def _roles(table: Table, wanted: Roles, file: Path) -> tuple[str | None, str, list[str]]:
+def _roles(table: Table, layout: Layout, file: Path) -> tuple[str | None, str, list[str]]:
     """Names of the path column (None: one path), of the time and of the coordinates."""
-    names = list(table.columns)
+    names, (path_column, time_column, columns, *_) = list(table.columns), layout
     held = ", ".join(map(repr, names))
-    for name in (wanted.path, wanted.time, *wanted.columns):
+    for name in (path_column, time_column, *columns):
         if name and _find(names, [name]) is None:
             raise ValueError(f"{file} has no column {name!r}; it has {held}.")
-    paths = _find(names, [wanted.path] if wanted.path else PATHS)
-    time = _find(names, [wanted.time] if wanted.time else TIMES)
+    paths = _find(names, [path_column] if path_column else PATHS)
+    time = _find(names, [time_column] if time_column else TIMES)
     if time is None:
         raise ValueError(
             f"{file} has no column of times; it has {held}. Call it `time`, or name it with --time-column."
         )
-    chosen = [str(_find(names, [name])) for name in wanted.columns] or [n for n in names if n not in (paths, time)]
+    chosen = [str(_find(names, [name])) for name in columns] or [n for n in names if n not in (paths, time)]
     if not chosen:
         raise ValueError(f"{file} has a time and no coordinate: {held}.")
     return paths, time, chosen
@@ -214,10 +222,8 @@ def numbers(table: Table, name: str, file: Path) -> np.ndarray:
         bad = next((i for i, cell in enumerate(known) if _fails(kind, cell)), None)
         if bad is not None:
             number = "and a number is needed. Text that is no coordinate? Choose the others with --columns."
-            raise ValueError(
-                f"{file}: {table.where(bad)} has {cells[bad][:40]!r} in column {name!r}, "
-                + ("a date that cannot be read." if dated else number)
-            ) from None
+            why = "a date that cannot be read." if dated else number
+            raise ValueError(f"{file}: {table.where(bad)} has {cells[bad][:40]!r} in column {name!r}, {why}") from None
         found = np.array(known, dtype=dtype)
     return (found - np.fmin.reduce(found)) / np.timedelta64(1, "D") if dated else found
 

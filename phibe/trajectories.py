@@ -1,8 +1,8 @@
 """Trajectories: discretely observed paths of one process, validated once; every other part of phibe starts from them.
 
-States are (path, time, *state); times are data: they may be irregular, and each pair (x, t) → (x + Δx, t + Δt) carries
-its own t and Δt. Pairs and windows, which the objectives are sums over, never cross from one path to another.
-Read next: calculus.
+States are (path, time, *state). Times are data and may be irregular: each transition (x, t) → (x + Δx, t + Δt) of the
+paper's empirical objective carries its own t and Δt. Pairs and windows never cross from one path to another.
+Read next: `phibe.calculus`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from torch import Tensor
 class Trajectories:
     """Paths of one process: `states` (path, time, *state), `times` (time,) or (path, time), `lengths` (path,) or None.
 
-    Times may be irregular and differ between paths. Ragged paths are padded at the end and carry `lengths`; what
-    stands in the padding is never read. Arrays of numpy (memory maps too), torch and xarray are taken as they are,
-    without a copy where possible. An xarray array with dimensions `path` and `time` brings its own times. `labels` are
-    the names and units of time and coordinates; files and plots keep them.
+    Times may differ between paths. Ragged paths are padded at the end and carry `lengths`; the padding is never read.
+    Arrays of numpy (memory maps too), torch and xarray are taken without a copy where possible; an xarray array with
+    dimensions `path` and `time` brings its own times. `labels` are the names and units of time and coordinates.
 
     >>> data = Trajectories([[[0.0], [1.0], [4.0]], [[2.0], [3.0], [0.0]]], [0.0, 0.5, 1.5], [3, 2])
     >>> data
@@ -41,13 +40,13 @@ class Trajectories:
 
     def __init__(self, states: Any, times: Any = None, lengths: Any = None, *, labels: Labels | None = None):
         if times is None and hasattr(states, "dims"):
-            states, times = from_xarray(states)
+            states, times = _from_xarray(states)
         if times is None:
             raise ValueError("`times` is missing. Pass the observation times, e.g. `Trajectories(states, times)`.")
         self._set(
-            real_tensor(states, "states"),
-            real_tensor(times, "times").double(),
-            None if lengths is None else whole_numbers(lengths),
+            _real_tensor(states, "states"),
+            _real_tensor(times, "times").double(),
+            None if lengths is None else _whole_numbers(lengths),
             labels or Labels(),
         )
         _validate(self)
@@ -103,12 +102,20 @@ class Trajectories:
     def _path_times(self) -> Tensor:
         return self.times.expand(self.states.shape[:2])
 
+    @property
+    def _ends(self) -> Tensor:
+        """How many observations each path has, (path,)."""
+        if self.lengths is not None:
+            return self.lengths
+        return torch.full((len(self),), self.states.shape[1], device=self.states.device)
+
+    def _shortest(self) -> int:
+        return int(self._ends.min())
+
     def _observed(self, width: int = 1) -> Tensor:
         """(path, time − width + 1): does a window of that width start here and stay inside the path?"""
         starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
-        if self.lengths is None:
-            return torch.ones(len(self), len(starts), dtype=torch.bool, device=self.states.device)
-        return starts[None, :] + width <= self.lengths[:, None]
+        return starts + width <= self._ends[:, None]
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -131,9 +138,8 @@ class Trajectories:
             yield self[start : start + block]
 
     def blocks(self, count: int) -> list[Trajectories]:
-        """About `count` parts of equal size that share no transition: groups of paths, of few paths stretches of them.
-
-        For error bars: what happens in one block is taken to be independent of the others.
+        """About `count` parts of equal size that share no transition, for error bars: groups of paths, or of few paths
+        stretches of them.
 
         >>> [len(block) for block in Trajectories(torch.zeros(10, 2, 1), [0.0, 1.0]).blocks(3)]
         [3, 4, 3]
@@ -147,9 +153,10 @@ class Trajectories:
 
     def _stretch(self, first: int, last: int) -> Trajectories | None:
         """Observations first … last − 1 of every path, if each has two of them."""
-        lengths = None if self.lengths is None else (self.lengths.clamp(max=last) - first)
-        if last - first < 2 or (lengths is not None and int(lengths.min()) < 2):
+        sizes = self._ends.clamp(max=last) - first
+        if int(sizes.min()) < 2:
             return None
+        lengths = None if self.lengths is None else sizes
         return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
 
     def windows(self, width: int) -> Windows:
@@ -193,10 +200,9 @@ class Trajectories:
         >>> Trajectories(torch.zeros(1, 5, 1), torch.arange(5)).coarsen(2).times
         tensor([0., 2., 4.], dtype=torch.float64)
         """
-        if k < 1 or self._shortest() <= k:
-            raise ValueError(
-                f"`coarsen({k})` must keep two observations of each path; the shortest has {self._shortest()}."
-            )
+        shortest = self._shortest()
+        if k < 1 or shortest <= k:
+            raise ValueError(f"`coarsen({k})` must keep two observations of each path; the shortest has {shortest}.")
         lengths = None if self.lengths is None else (self.lengths + k - 1) // k
         return self._with(self.states[:, ::k], self.times[..., ::k], lengths)
 
@@ -212,9 +218,8 @@ class Trajectories:
         """
         if length < 2:
             raise ValueError(f"`length` must be two or more observations, to hold a transition; got {length}.")
-        steps, device = self.states.shape[1], self.states.device
+        steps, ends, device = self.states.shape[1], self._ends, self.states.device
         length = min(length, steps)
-        ends = torch.full((len(self),), steps, device=device) if self.lengths is None else self.lengths
         starts = torch.arange(0, steps - 1, length - 1, device=device)
         path, piece = (starts[None, :] < ends[:, None] - 1).nonzero(as_tuple=True)
         index = starts[piece, None] + torch.arange(length, device=device)
@@ -222,9 +227,6 @@ class Trajectories:
         sizes = (ends[path] - starts[piece]).clamp(max=length)
         lengths = None if bool((sizes == length).all()) else sizes
         return self._with(self.states[path[:, None], index], self._path_times()[path[:, None], index], lengths)
-
-    def _shortest(self) -> int:
-        return self.states.shape[1] if self.lengths is None else int(self.lengths.min())
 
     def to(self, *args: Any, **kwargs: Any) -> Trajectories:
         """The same data on another device or in another floating type (times stay float64)."""
@@ -320,10 +322,11 @@ def _validate(data: Trajectories) -> None:
         raise ValueError(
             f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
         )
-    if data._shortest() < 2:
-        path = 0 if lengths is None else int(lengths.argmin())
+    shortest = data._shortest()
+    if shortest < 2:
         raise ValueError(
-            f"Each path needs at least two observations; path {path} has {data._shortest()}. Drop such paths first."
+            f"Each path needs at least two observations; path {int(data._ends.argmin())} has {shortest}. Drop such "
+            "paths first."
         )
     data.labels.check(data.state_shape)
     _check_times(data)
@@ -352,21 +355,18 @@ def _check_finite(data: Trajectories) -> None:
             bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
             if bad.any():
                 path, index = (int(i) for i in bad.nonzero()[0])
+                state = block.states[path, index]
                 raise ValueError(
-                    f"`states` must be finite; path {start + path} has {_first_bad(block.states[path, index])} at time "
-                    f"index {index}. Drop the path, cut it there (`lengths`), or fill the value."
+                    f"`states` must be finite; path {start + path} has {float(state[~torch.isfinite(state)][0])} at "
+                    f"time index {index}. Drop the path, cut it there (`lengths`), or fill the value."
                 )
         start += len(block)
-
-
-def _first_bad(state: Tensor) -> float:
-    return float(state[~torch.isfinite(state)][0])
 
 
 # -- arrays of numpy, xarray or torch, as tensors ----------------------------------------------------------------------
 
 
-def from_xarray(array: Any) -> tuple[Any, Any]:
+def _from_xarray(array: Any) -> tuple[Any, Any]:
     if not isinstance(array.dims, tuple):
         raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
     if array.dims[:2] != ("path", "time") or "time" not in array.coords:
@@ -377,7 +377,7 @@ def from_xarray(array: Any) -> tuple[Any, Any]:
     return array.data, np.asarray(array.coords["time"])
 
 
-def real_tensor(array: Any, name: str) -> Tensor:
+def _real_tensor(array: Any, name: str) -> Tensor:
     """A floating tensor around the array, sharing its memory when it is one of floats."""
     array = array.detach() if isinstance(array, Tensor) else torch.from_numpy(_writable(array, name))
     if array.is_complex():
@@ -385,7 +385,7 @@ def real_tensor(array: Any, name: str) -> Tensor:
     return array if array.is_floating_point() else array.double()
 
 
-def whole_numbers(lengths: Any) -> Tensor:
+def _whole_numbers(lengths: Any) -> Tensor:
     lengths = torch.as_tensor(_writable(lengths, "lengths"))
     if not torch.equal(lengths, lengths.long()):
         raise ValueError(f"`lengths` must be whole numbers of observations; got {lengths.tolist()[:8]}.")

@@ -11,7 +11,6 @@ from problems import normal
 from phibe import Trajectories
 from phibe.experiments.conditioned import ConditionedFlow
 from phibe.experiments.report import MissingData, keep
-from phibe.experiments.video import real as video_real
 from phibe.experiments.video import run as video
 from phibe.experiments.video.clips import Clips, read_clips
 from phibe.experiments.video.methods import Evaluation, assemble, augment, in_units, integrate, learn, restore, rolls
@@ -232,8 +231,8 @@ def test_clips_of_another_size_or_length_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"64 × 64 pixels; those of .*small\.npz have 32 × 32.*shrink"):
         source_clips(replace(SMOKE, data=str(clips(4, 32).save(tmp_path / "small.npz"))))
     with pytest.raises(MissingData, match="nowhere"):
-        video_real.VIDEO_REAL.run(
-            "laptop", out=tmp_path / "run", config=replace(video_real.CONFIGS["laptop"], data="nowhere.npz")
+        video.VIDEO_REAL.run(
+            "laptop", out=tmp_path / "run", config=replace(video.REAL_CONFIGS["laptop"], data="nowhere.npz")
         )
     assert len(source_clips(replace(SMOKE, data=str(clips(4).save(tmp_path / "clips.npz"))))) == 8
     with pytest.raises(ValueError, match=r"four clips or more of 4 \+ 10 frames; among 8 test clips are 0"):

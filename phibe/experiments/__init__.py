@@ -42,10 +42,10 @@ EXPERIMENTS = {
         "Stochastic Navier–Stokes: vorticity rollouts and spectra, with PFI and MCVD", "turbulence.run:NAVIER_STOKES"
     ),
     "figure_features": Entry(
-        "The features behind the figure Fréchet distance, and what it ranks", "video.features_run:FIGURE_FEATURES"
+        "The features behind the figure Fréchet distance, and what it ranks", "video.features:FIGURE_FEATURES"
     ),
     "video": Entry("Video prediction by latent flows on clips of drawn figures, with PFI and MCVD", "video.run:VIDEO"),
-    "video_real": Entry("Video prediction on real clips, such as those of KTH", "video.real:VIDEO_REAL"),
+    "video_real": Entry("Video prediction on real clips, such as those of KTH", "video.run:VIDEO_REAL"),
     "own_data": Entry("`phibe fit` on three known systems, scored at left-out observations", "own_data:OWN_DATA"),
 }
 """Names of `phibe run` and of the folders in artifacts/."""

@@ -8,6 +8,7 @@ difference contains the condition itself. The clean way is a state that holds it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phibe.experiments.baselines.forecaster import Forecaster, forecast
+from phibe.experiments.training import Roll
 from phibe.flow import Flow
+from phibe.integrators import INTEGRATORS
 from phibe.networks.checks import check_network
-from phibe.networks.network import Normalised
+from phibe.networks.network import Network, Normalised
 from phibe.objectives import find_objective
 from phibe.training.config import FitConfig
 from phibe.training.loop import ObjectiveModule, VelocityTask, train
-from phibe.training.runs import load_weights, read_config, read_weights, rebuild
+from phibe.training.runs import Fitted, load_weights, read_config, read_weights, rebuild
 from phibe.trajectories import Trajectories
 
 
@@ -174,3 +178,29 @@ def with_velocity(z: Tensor, times: Tensor, lengths: Tensor | None = None) -> Tr
     velocity = z.diff(dim=1) / gaps.reshape(*gaps.shape, *[1] * (z.ndim - 2))
     states = torch.cat([z[:, 1:], velocity], dim=2)
     return Trajectories(states, times[..., 1:], None if lengths is None else lengths - 1)
+
+
+def restored(made: Network | Forecaster, weights: dict[str, Tensor], *, step: float, conditioned: bool) -> Any:
+    """A trained method from the `weights` of a report: a forecaster, or the flow of a network, seen every `step`."""
+    model = made if isinstance(made, Forecaster) else Normalised(made, made.state_shape)
+    model.load_state_dict({name: value.float() for name, value in weights.items()})
+    model.eval().requires_grad_(False)
+    if isinstance(model, Forecaster):
+        return model
+    return ConditionedFlow(model, step) if conditioned else Flow(Fitted(model), step=step)
+
+
+def rolls_of(
+    name: str, model: Any, integrators: Iterable[tuple[str, int]], *, integrate: Any, seed: int
+) -> dict[str, Roll]:
+    """The ways to roll a method out, by their labels: a flow has one for each of the `integrators` (method, substeps),
+    by `integrate`; the draws of a forecaster begin from the `seed`."""
+    if isinstance(model, (Flow, ConditionedFlow)):
+        return {
+            f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
+                partial(integrate, model, method=method, substeps=substeps), INTEGRATORS[method].evaluations * substeps
+            )
+            for method, substeps in integrators
+        }
+    frames = partial(forecast, model, generator=torch.Generator().manual_seed(seed))
+    return {name: Roll(frames, model.evaluations, isinstance(model, Forecaster))}

@@ -6,7 +6,7 @@ Poses are read back from the decoded frames, so that errors are in degrees. Read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +15,33 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.experiments.conditioned import with_velocity
-from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times
+from phibe.experiments.pendulum.acrobot import RATE
 from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
+from phibe.experiments.pendulum.states import PAPER_TRAINING, SMOKE_FLOWS, FlowConfig, observe, trained_flow
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
 from phibe.experiments.training import fit_epochs, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
-from phibe.networks.network import Normalised
-from phibe.training.config import FitConfig
-from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
+
+CODEC = CodecConfig(encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
 
 
 @dataclass(frozen=True)
-class Config:
-    """`paths` clips of `frames` frames 1/30 s apart, `held_out` of them for the test; one codec; a flow of its
-    latents for each of `objectives`, `epochs` long; rollouts of `shown` test clips over `horizon` frames, from each
-    frame of `starts`."""
+class Config(FlowConfig):
+    """`paths` clips of `frames` frames 1/30 s apart, `held_out` of them for the test; one codec, and flows of its
+    latents; rollouts of `shown` test clips over `horizon` frames, from each frame of `starts`."""
 
     paths: int = 1000
     frames: int = 240
     sigma: float = 0.2
     held_out: float = 0.2
-    codec: CodecConfig = field(
-        default_factory=lambda: CodecConfig(
-            encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02
-        )
-    )
-    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
-    integrators: tuple[str, ...] = ("euler", "rk4")
-    width: int = 256
-    blocks: int = 2
-    epochs: int = 8
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
+    codec: CodecConfig = CODEC
     shown: int = 60
     horizon: int = 45
     starts: tuple[int, ...] = (1, 90)
     pairs: int = 1000
-    seed: int = 0
 
 
 PRESETS = {
@@ -65,29 +49,28 @@ PRESETS = {
         paths=10,
         frames=24,
         codec=CodecConfig(encoder_steps=3, decoder_steps=2, encoder_batch=8, decoder_batch=4),
-        objectives=("phibe", "regression"),
         integrators=("euler",),
-        width=16,
-        blocks=1,
-        epochs=1,
-        training=FitConfig(batch=32, evaluate_every=5, held_out=0.2),
         shown=2,
         horizon=4,
         starts=(1,),
         pairs=40,
+        **SMOKE_FLOWS,
     ),
     "laptop": Config(),
     "paper": Config(
         codec=CodecConfig(),
         epochs=50,
-        training=FitConfig(batch=512, learning_rate=1e-4, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000),
+        training=replace(PAPER_TRAINING, learning_rate=1e-4),
         shown=200,
     ),
 }
 
 
 def measure(config: Config, fits: Path) -> Measured:
-    """Simulate, render, train codec and flows, roll out, read the poses."""
+    """Simulate, render, train codec and flows, roll out, read the poses.
+
+    Frames are rendered when they are needed, which is faster than storing them.
+    """
     train, test = observe(config)
     codec = fit_codec(draws(train), config.codec, out=fits / "codec")
     latents = encode(codec, train)
@@ -111,13 +94,6 @@ def measure(config: Config, fits: Path) -> Measured:
 
 
 # -- data and fits -----------------------------------------------------------------------------------------------------
-
-
-def observe(config: Config) -> tuple[Trajectories, Trajectories]:
-    """Training and test paths; frames are rendered when they are needed, which is faster than storing them."""
-    acrobot = Acrobot(config.sigma, config.sigma)
-    data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
-    return data.split(config.held_out, seed=config.seed)
 
 
 def draws(train: Trajectories) -> Any:
@@ -155,9 +131,8 @@ def committed_codec() -> GeometryCodec:
 def committed_flow(objective: str) -> Flow:
     """The flow of latents of the laptop run that comes with the project."""
     config = committed("pendulum_images").config
-    velocity = Normalised(ResidualMLP((6,), width=config["width"], blocks=config["blocks"]), (6,))
-    velocity.load_state_dict(committed_weights("pendulum_images", objective))
-    return Flow(Fitted(velocity), (1 / RATE, (config["frames"] - 1) / RATE), 1 / RATE)
+    network = ResidualMLP((6,), width=config["width"], blocks=config["blocks"])
+    return trained_flow(network, committed_weights("pendulum_images", objective), first=1, frames=config["frames"])
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

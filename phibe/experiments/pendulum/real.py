@@ -5,7 +5,7 @@ The files are not part of the project, the report is. Read next: `phibe/experime
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.experiments.pendulum.measured import RATE, open_runs, write_markers
-from phibe.experiments.pendulum.states import Scale, degrees, rollout
+from phibe.experiments.pendulum.states import SMOKE_FLOWS, FlowConfig, Scale, degrees, rollout
 from phibe.experiments.report import Experiment, Measured, MissingData
 from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
@@ -28,29 +28,20 @@ SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FlowConfig):
     """`folder` holds the runs 0.csv.gz, 1.csv.gz, …, or is 'simulated' for a few of the Acrobot; every `stride`-th
-    row is an observation. A fit for each of `objectives`, `epochs` long; rollouts of `horizon` s from `starts` places
-    a run, and of `decay` s for the loss of energy."""
+    row is an observation. Rollouts last `horizon` s from `starts` places a run, and `decay` s for the loss of energy.
+    """
 
     folder: str = "data/ibm_double_pendulum"
     train: tuple[int, ...] = tuple(range(12))
     test: tuple[int, ...] = (12, 13, 14, 15)
     stride: int = 4
-    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
-    integrators: tuple[str, ...] = ("euler", "rk4")
     width: int = 128
-    blocks: int = 2
     epochs: int = 20
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
     starts: int = 50
     horizon: float = 1.0
     decay: float = 10.0
-    seed: int = 0
 
 
 PRESETS = {
@@ -58,15 +49,11 @@ PRESETS = {
         folder=SIMULATED,
         train=(0, 1, 2),
         test=(3,),
-        objectives=("phibe", "regression"),
         integrators=("euler",),
-        width=16,
-        blocks=1,
-        epochs=1,
-        training=FitConfig(batch=64, evaluate_every=5, held_out=0.2),
         starts=5,
         horizon=0.2,
         decay=0.5,
+        **SMOKE_FLOWS | {"training": FitConfig(batch=64, evaluate_every=5, held_out=0.2)},
     ),
     "laptop": Config(),
     "paper": Config(width=256, epochs=50),

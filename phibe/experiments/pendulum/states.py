@@ -7,7 +7,7 @@ start. Read next: `codec.py` and `images.py`, the same from images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,51 +35,58 @@ INPUTS: dict[str, dict[str, Any]] = {
 """What the network sees: state and time as in the paper, the state alone, sines and cosines of the angles."""
 
 
+TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400)
+PAPER_TRAINING = FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000)
+
+
 @dataclass(frozen=True)
-class Config:
+class FlowConfig:
+    """The flows of a pendulum: a residual MLP for each of `objectives`, `epochs` long, rolled out by each of
+    `integrators`."""
+
+    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
+    integrators: tuple[str, ...] = ("euler", "rk4")
+    width: int = 256
+    blocks: int = 2
+    epochs: int = 8
+    training: FitConfig = TRAINING
+    seed: int = 0
+
+
+SMOKE_FLOWS: dict[str, Any] = {
+    "objectives": ("phibe", "regression"),
+    "width": 16,
+    "blocks": 1,
+    "epochs": 1,
+    "training": FitConfig(batch=32, evaluate_every=5, held_out=0.2),
+}
+
+
+@dataclass(frozen=True)
+class Config(FlowConfig):
     """`paths` × `frames` observations 1/30 s apart, `held_out` of the paths for the test; a fit for each of
-    `objectives` × `inputs`, `epochs` long; marginals of `ensemble` paths, compared `every` so many frames with
-    `repeats` ensembles of the SDE."""
+    `objectives` × `inputs`; marginals of `ensemble` paths, compared `every` so many frames with `repeats` ensembles of
+    the SDE."""
 
     paths: int = 1000
     frames: int = 240
     sigma: float = 0.2
     held_out: float = 0.2
-    objectives: tuple[str, ...] = ("phibe", "symmetric", "regression")
     inputs: tuple[str, ...] = ("time", "plain", "circles")
     integrators: tuple[str, ...] = ("euler", "rk4", "leapfrog")
-    width: int = 256
-    blocks: int = 2
-    epochs: int = 8
-    training: FitConfig = field(
-        default_factory=lambda: FitConfig(
-            batch=512, learning_rate=1e-3, optimiser="adam", held_out=0.1, evaluate_every=400
-        )
-    )
     ensemble: int = 1000
     repeats: int = 3
     every: int = 15
-    seed: int = 0
 
 
 PRESETS = {
     "smoke": Config(
-        paths=20,
-        frames=20,
-        objectives=("phibe", "regression"),
-        inputs=("circles",),
-        width=16,
-        blocks=1,
-        epochs=2,
-        training=FitConfig(batch=32, evaluate_every=5, held_out=0.2),
-        ensemble=30,
-        repeats=2,
-        every=5,
+        paths=20, frames=20, inputs=("circles",), ensemble=30, repeats=2, every=5, **SMOKE_FLOWS | {"epochs": 2}
     ),
     "laptop": Config(),
     "paper": Config(
         epochs=50,
-        training=FitConfig(batch=512, learning_rate=1e-3, optimiser="adam", floor=1.0, warmup=0, evaluate_every=2000),
+        training=PAPER_TRAINING,
         ensemble=5000,
     ),
 }
@@ -115,7 +122,7 @@ def measure(config: Config, fits: Path) -> Measured:
 # -- data and fits -----------------------------------------------------------------------------------------------------
 
 
-def observe(config: Config) -> tuple[Trajectories, Trajectories]:
+def observe(config: Any) -> tuple[Trajectories, Trajectories]:
     """Training and test paths, as the paper splits them."""
     acrobot = Acrobot(config.sigma, config.sigma)
     data = acrobot.simulate(paths=config.paths, times=frame_times(config.frames), seed=config.seed)
@@ -142,9 +149,15 @@ def committed_flow(objective: str, inputs: str = "circles") -> Flow:
     """A flow of the laptop run that comes with the project."""
     config = committed("pendulum_states").config
     network = ResidualMLP((4,), width=config["width"], blocks=config["blocks"], **INPUTS[inputs])
-    velocity = Normalised(network, (4,))
-    velocity.load_state_dict(committed_weights("pendulum_states", f"{objective}.{inputs}"))
-    return Flow(Fitted(velocity), (0.0, (config["frames"] - 1) / RATE), 1 / RATE)
+    weights = committed_weights("pendulum_states", f"{objective}.{inputs}")
+    return trained_flow(network, weights, first=0, frames=config["frames"])
+
+
+def trained_flow(network: ResidualMLP, weights: dict[str, Tensor], *, first: int, frames: int) -> Flow:
+    """The flow of these weights, fitted from frame `first` to the last of `frames`."""
+    velocity = Normalised(network, network.state_shape)
+    velocity.load_state_dict(weights)
+    return Flow(Fitted(velocity), (first / RATE, (frames - 1) / RATE), 1 / RATE)
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

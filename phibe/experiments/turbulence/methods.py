@@ -14,21 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, conditional_unet, forecast
+from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, conditional_unet
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, restored, rolls_of
 from phibe.experiments.training import RandomShift, Roll, Rollouts
 from phibe.experiments.turbulence.noise import FieldNoise
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
-from phibe.networks.network import Normalised
 from phibe.networks.unet import UNet
 from phibe.stochastic import CalibratedFamily, StochasticFamily
 from phibe.training.config import FitConfig
 from phibe.training.loop import Task, VelocityTask, train
-from phibe.training.runs import Fitted
 from phibe.training.tensors import save_tensors
 from phibe.trajectories import Trajectories
 
@@ -39,8 +37,6 @@ MIXTURES = {"ode": StochasticFamily, "sde": StochasticFamily, "calibrated": Cali
 """Drift weight θ: an ODE, an SDE with weight θ, an SDE with spectrum-calibrated noise."""
 
 CENTRED = "mcvd centred"
-
-EVALUATIONS = {name: rule.evaluations for name, rule in INTEGRATORS.items()}
 
 
 def methods(config: Any) -> list[str]:
@@ -119,13 +115,8 @@ def restore(name: str, interval: float, *, config: Any, weights: dict[str, Tenso
         noise = None if power is None else FieldNoise(power.float(), interval)
         kind, weight = name.split()
         return MIXTURES[kind](flow, drift, float(weight), noise)
-    model = assemble(name, shape, config)
-    model = model if isinstance(model, Forecaster) else Normalised(model, shape)
-    model.load_state_dict({k.removeprefix(key): v.float() for k, v in weights.items() if k.startswith(key)})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, interval) if name.endswith("conditioned") else Flow(Fitted(model), step=interval)
+    own = {k.removeprefix(key): v for k, v in weights.items() if k.startswith(key)}
+    return restored(assemble(name, shape, config), own, step=interval, conditioned=name.endswith("conditioned"))
 
 
 def _centred(model: MCVD) -> MCVD:
@@ -143,23 +134,14 @@ def judge(name: str, model: Any, rollouts: Rollouts) -> dict[str, Any]:
 
 def rolls(name: str, model: Any, config: Any, *, seed: int) -> dict[str, Roll]:
     """The ways to roll a method out, by their labels: a flow has one for each integrator. Draws begin from the seed."""
-    generator = torch.Generator().manual_seed(seed)
     if isinstance(model, StochasticFamily):
-        method = rule(model.theta)
+        method, generator = rule(model.theta), torch.Generator().manual_seed(seed)
         frames = partial(integrate_mixture, model, method, generator=generator)
-        networks = 1 if model.theta == 1 else 2
-        return {f"{name}, {method}": Roll(frames, networks * EVALUATIONS[method], random=model.noise is not None)}
-    if not isinstance(model, (Flow, ConditionedFlow)):
-        return {
-            name: Roll(partial(forecast, model, generator=generator), model.evaluations, isinstance(model, Forecaster))
-        }
-    return {
-        f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
-            partial(integrate, model, method, substeps), EVALUATIONS[method] * substeps
-        )
-        for method, substeps in config.integrators
-        if not (isinstance(model, ConditionedFlow) and method in ("leapfrog", "filtered"))
-    }
+        cost = (1 if model.theta == 1 else 2) * INTEGRATORS[method].evaluations
+        return {f"{name}, {method}": Roll(frames, cost, random=model.noise is not None)}
+    remember = ("leapfrog", "filtered") if isinstance(model, ConditionedFlow) else ()
+    integrators = [way for way in config.integrators if way[0] not in remember]
+    return rolls_of(name, model, integrators, integrate=integrate, seed=seed)
 
 
 def integrate_mixture(
@@ -169,7 +151,7 @@ def integrate_mixture(
     return model.generate(history[:, -1], times, method=method, generator=generator).states
 
 
-def integrate(model: Flow | ConditionedFlow, method: str, substeps: int, history: Tensor, times: Tensor) -> Tensor:
+def integrate(model: Flow | ConditionedFlow, history: Tensor, times: Tensor, *, method: str, substeps: int) -> Tensor:
     """Frames along a flow; a diverging field is clamped to ±`BOUND` before the network sees it."""
     if isinstance(model, ConditionedFlow):
         return model.generate(history, times, method=method, substeps=substeps, bound=BOUND).states

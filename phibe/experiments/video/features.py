@@ -1,21 +1,25 @@
 """Features of our own: a small network that tells the action and the speed of a figure, for a Fréchet distance.
 
 It knows figures on 64 × 64 pixels and nothing else, so that its distance has a name of its own, and is not the FVD. It
-is trained by the experiment `figure_features`, which also ranks corrupted clips by the distance.
+is trained by the experiment `figure_features` at the end of this file, which also ranks corrupted clips by it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from phibe.experiments.report import committed_weights
-from phibe.experiments.video.drawing import SIZE
+from phibe.experiments.report import Experiment, Measured, committed_weights
+from phibe.experiments.training import seeded
+from phibe.experiments.video.drawing import ACTIONS, SIZE
+from phibe.experiments.video.figures import Figures, Scenes
 from phibe.experiments.video.metrics import Features, frechet, gaussian_means
 
 
@@ -122,8 +126,7 @@ def fit_features(
     mirrored or not.
     """
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = network or FigureFeatures(actions=int(action.max()) + 1)
     pace = speed.log().float()
     pace = (pace - pace.mean()) / pace.std().clamp(min=1e-6)
@@ -217,3 +220,78 @@ def ladders(clips: Tensor, features: Features, *, seed: int = 0) -> dict[str, li
         generator = torch.Generator().manual_seed(seed)
         found[name] = [frechet(features(corrupt(source, level, generator)), there) for level in levels]
     return found
+
+
+# -- the experiment ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """A network of `channels` learns action and speed of `clips` clips in `steps` steps of `batch` runs of `frames`
+    frames; `test` others are recognised, then half of them corrupted and compared with the other half."""
+
+    channels: int = 16
+    clips: int = 480
+    steps: int = 600
+    batch: int = 16
+    frames: int = 24
+    learning_rate: float = 2e-3
+    test: int = 160
+    seed: int = 0
+
+
+CONFIGS = {
+    "smoke": Config(channels=8, clips=8, steps=2, batch=2, frames=8, test=8),
+    "laptop": Config(),
+    "paper": Config(channels=32, clips=4800, steps=10_000, batch=32, test=2000),
+}
+
+
+def measure(config: Config, fits: Path) -> Measured:
+    """Render, train, recognise, corrupt."""
+    train, test = (
+        Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
+    )
+    features = learn(train, config)
+    clips = test.render().states
+    found = ladders(clips, features, seed=config.seed)
+    results = {
+        **recognition(features, clips, test),
+        "features": features.identity,
+        "clips_a_side": config.test // 2,
+        "floor": found.pop("floor")[0],
+        "levels": {name: list(levels) for name, (_, levels) in CORRUPTIONS.items()},
+        "distances": found,
+    }
+    return results, features.state_dict()
+
+
+def learn(scenes: Scenes, config: Config) -> FigureFeatures:
+    """A network that tells the action and ω, the speed of the clock."""
+    with seeded(config.seed):
+        network = FigureFeatures(channels=config.channels, actions=len(ACTIONS))
+    return fit_features(
+        scenes.render().states,
+        scenes.cast.action,
+        scenes.cast.omega,
+        network=network,
+        steps=config.steps,
+        batch=config.batch,
+        frames=config.frames,
+        learning_rate=config.learning_rate,
+        seed=config.seed,
+    )
+
+
+def recognition(features: FigureFeatures, clips: Tensor, scenes: Scenes) -> dict[str, float]:
+    """Accuracy of the recognised actions, and the correlation of the logarithms of recognised and true speed."""
+    found = [features.recognise(part) for part in clips.split(32)]
+    actions, speeds = (torch.cat(part) for part in zip(*found, strict=True))
+    pairs = torch.stack([speeds.double(), scenes.cast.omega.log()])
+    return {
+        "accuracy": float((actions.argmax(1) == scenes.cast.action).double().mean()),
+        "speed_correlation": float(torch.corrcoef(pairs)[0, 1]),
+    }
+
+
+FIGURE_FEATURES = Experiment("figure_features", CONFIGS, measure)

@@ -12,7 +12,6 @@ import math
 import time
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask, forecast
+from phibe.experiments.baselines.forecaster import Forecaster, ForecastTask
 from phibe.experiments.baselines.mcvd import MCVD
 from phibe.experiments.baselines.persistence import ConstantVelocity, Persistence
 from phibe.experiments.baselines.pfi import PFI
-from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, with_velocity
+from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, restored, rolls_of, with_velocity
 from phibe.experiments.report import Report
-from phibe.experiments.training import InputNoise, Placed, Roll
+from phibe.experiments.training import InputNoise, Placed, Roll, seeded
 from phibe.experiments.video.clips import Clips
 from phibe.experiments.video.metrics import (
     Features,
@@ -42,7 +41,6 @@ from phibe.experiments.video.metrics import (
 )
 from phibe.experiments.video.vq import Coded
 from phibe.flow import Flow
-from phibe.integrators import INTEGRATORS
 from phibe.networks import build
 from phibe.networks.network import Network, Normalised
 from phibe.objectives import OBJECTIVES
@@ -68,8 +66,7 @@ def methods(config: Any) -> list[str]:
 def assemble(name: str, shape: tuple[int, ...], config: Any) -> Network | Forecaster:
     """The method before it is trained, for latents of this shape: a forecaster, or the network of a velocity."""
     channels, *grid = shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         if name in ("pfi", "mcvd"):
             settings = getattr(config, name)
             past, frames = settings.get("past", 1), settings.get("frames", 1)
@@ -129,13 +126,7 @@ def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], st
     """The method of these weights, of latents of this shape seen every `step`."""
     if name in UNTRAINED:
         return Persistence(shape) if name == UNTRAINED[0] else ConstantVelocity(step)
-    made = assemble(name, shape, config)
-    model = made if isinstance(made, Forecaster) else Normalised(made, made.state_shape)
-    model.load_state_dict({key: tensor.float() for key, tensor in tensors.items()})
-    model.eval().requires_grad_(False)
-    if isinstance(model, Forecaster):
-        return model
-    return ConditionedFlow(model, step) if name.endswith(CONDITIONED) else Flow(Fitted(model), step=step)
+    return restored(assemble(name, shape, config), tensors, step=step, conditioned=name.endswith(CONDITIONED))
 
 
 # -- rollouts ----------------------------------------------------------------------------------------------------------
@@ -143,16 +134,7 @@ def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], st
 
 def rolls(name: str, model: Any, config: Any) -> dict[str, Roll]:
     """The ways to roll a method out, by their labels: a flow has one for each integrator."""
-    if isinstance(model, (Flow, ConditionedFlow)):
-        return {
-            f"{name}, {method}{f' ×{substeps}' if substeps > 1 else ''}": Roll(
-                partial(integrate, model, method=method, substeps=substeps), INTEGRATORS[method].evaluations * substeps
-            )
-            for method, substeps in config.integrators
-        }
-    generator = torch.Generator().manual_seed(config.seed)
-    random = isinstance(model, Forecaster)
-    return {name: Roll(partial(forecast, model, generator=generator), model.evaluations, random)}
+    return rolls_of(name, model, config.integrators, integrate=integrate, seed=config.seed)
 
 
 def integrate(

@@ -1,4 +1,6 @@
-"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and evaluated; on clips of figures.
+"""Video: latent flows of human actions, with PFI and MCVD beside them, decoded and evaluated.
+
+`video` draws its clips of figures, `video_real` takes clips of one's own, such as those of KTH.
 
 Clips, codec and latents are made once (`prepare`); each method is trained, rolled out and evaluated by `work`. Read
 next: `methods.py`.
@@ -7,7 +9,7 @@ next: `methods.py`.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from phibe.experiments.report import Experiment, Measured, MissingData, committed_weights
-from phibe.experiments.training import run_all
+from phibe.experiments.training import run_all, seeded
 from phibe.experiments.video.clips import Clips, read_clips
 from phibe.experiments.video.drawing import SIZE
 from phibe.experiments.video.features import embedded
@@ -147,6 +149,13 @@ CONFIGS = {
         workers=1,
     ),
 }
+
+REAL_CONFIGS = {
+    "smoke": replace(CONFIGS["smoke"], conditioned=("regression",), augmented=(), every=5, kept=False),
+    "laptop": replace(CONFIGS["laptop"], data="data/kth_clips.npz", validation=0.1, test=0.2, every=5, kept=False),
+    "paper": replace(CONFIGS["paper"], every=5, kept=False),
+}
+"""On clips of real people, which are no part of the project; the report with a few film strips is."""
 
 
 def measure(config: Config, fits: Path) -> Measured:
@@ -294,8 +303,7 @@ def _read_latents(path: Path) -> Trajectories:
 
 
 def _trained(sides: dict[str, Clips], config: Any, fits: Path) -> VQCodec:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         fresh = VQCodec(**config.codec)
     train, held = (_frames(sides[side], config) for side in SIDES[:2])
     return fit_vq(train, fresh, config=config.codec_training, out=fits / "codec", held_out=held)
@@ -369,3 +377,4 @@ def _kept(name: str) -> dict[str, Tensor]:
 
 
 VIDEO = Experiment("video", CONFIGS, measure)
+VIDEO_REAL = Experiment("video_real", REAL_CONFIGS, measure)

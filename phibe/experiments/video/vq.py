@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from phibe.experiments.training import seeded
 from phibe.networks.unet import ResidualBlock
 from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS, bfloat16
@@ -244,8 +245,7 @@ class VQTask:
 
     def loss(self, typical: Trajectories, config: FitConfig) -> VQLoss:
         _check_frames(typical)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        with seeded(config.seed):
             codec = copy.deepcopy(self.codec) if self.codec else VQCodec()
         codec = codec.to(typical.states.device, PRECISIONS[config.precision]).train().requires_grad_(True)
         return VQLoss(codec, self.commitment, mixed=config.precision == "bf16-mixed")
