@@ -174,7 +174,7 @@ def fit(
 
     `settings` are fields of `FitConfig` and arguments of the network, as steps=1000, width=64. Paths are cut into
     `windows` of so many observations, by default if there are fewer than five of them, and then taken to be stationary.
-    `held_out_data` is evaluated on instead of a share of the paths. With a folder `out` the run is kept: the same call
+    `held_out_data` is evaluated on instead of a share of the paths. With a folder `out` the run is saved: the same call
     goes on where it was killed, `open_flow` opens it, and its automatic.json lists what was chosen.
 
     >>> import phibe
