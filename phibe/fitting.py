@@ -42,7 +42,7 @@ def fit_closed(
     data: Trajectories,
     objective: str = "symmetric",
     *,
-    candidates: Sequence[Size] | None = None,
+    candidates: Sequence[Size],
     config: FitConfig | None = None,
     out: str | Path | None = None,
     held_out: Trajectories | None = None,
@@ -56,8 +56,6 @@ def fit_closed(
     """
     config = config or FitConfig()
     seen, check = _parts(data, held_out, config)
-    samples = len(seen) * (seen.states.shape[1] - find_objective(objective).width + 1)
-    candidates = candidates or sizes(math.prod(data.state_shape), samples)
     tried, found = try_sizes(seen, objective, candidates, seed=config.seed, normalise=config.normalise)
     velocity = choose(tried, found, seen)
     value = None if check is None else _score(velocity, check, objective)
@@ -207,7 +205,7 @@ def fit(
 
 
 def as_trajectories(data: Trajectories | str | Path) -> Trajectories:
-    """The trajectories themselves, or those in a file."""
+    """The trajectories, read if they are in a file."""
     if isinstance(data, str | Path):
         return open_data(data)
     if not isinstance(data, Trajectories):
@@ -238,14 +236,15 @@ def make_plan(
     name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
     if on_all:
         return Plan(kind, arguments, name, own, True, (of_objective,) if of_objective else ())
-    network, of_time = isinstance(kind, str) and kind not in CLOSED, None
-    if time is None and network:
-        time, of_time = _time(data)
-    time = time is not False
-    arguments = {"time": time} | arguments if network else arguments
-    found = (of_objective, of_model, of_time, _units(data, own), of_budget if "steps" not in fields_given else None)
-    chosen = (*found, None if held_out else _split(data, own))
-    return Plan(kind, arguments, name, own, time, tuple(filter(None, chosen)))
+    of_time = None
+    if isinstance(kind, str) and kind not in CLOSED:
+        if time is None:
+            time, of_time = _time(data)
+        arguments = {"time": time} | arguments
+    if "steps" in fields_given:
+        of_budget = None
+    chosen = of_objective, of_model, of_time, _units(data, own), of_budget, None if held_out else _split(data, own)
+    return Plan(kind, arguments, name, own, time is not False, tuple(filter(None, chosen)))
 
 
 def carry_out(

@@ -122,8 +122,8 @@ def pseudo_inverse(gram: Tensor, *, floor: Tensor | float = 0.0) -> tuple[Tensor
 
     So neither depends on the units of the data. A diagonal entry at or below `floor` counts as zero.
     """
-    unit = _units(gram, floor)
-    scale = unit[..., :, None] * unit[..., None, :]
+    unit = _units(gram, floor)[..., None]
+    scale = unit * unit.mT
     values, vectors = torch.linalg.eigh(gram * scale)
     kept = values > 1e-13 * values[..., -1:]
     reciprocal = torch.where(kept, 1 / values, 0.0)[..., None, :]
