@@ -6,11 +6,14 @@ is made here can be pickled if its features can. Read next: `phibe.linear`, whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
+
+from phibe.trajectories import Trajectories
 
 Features = Callable[[Tensor, Tensor], Tensor]
 """φ(x, t): (n, *state), (n,) → (n, K), smooth in x."""
@@ -67,6 +70,43 @@ def place_between(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     left = torch.searchsorted(knots, t.detach().to(knots.dtype).contiguous()).clamp(1, len(knots) - 1) - 1
     start = knots[left]
     return left, ((t - start) / (knots[left + 1] - start)).clamp(0, 1)
+
+
+def place_knots(data: Trajectories, count: int) -> Tensor:
+    """Knots in [0, 1] so that mean and spread move equally far between any two, in standard units.
+
+    Time is cut into bins; where nothing but noise moves, the knots are even. As a fifth of the weight is even in any
+    case, no stretch of time is without one. Two knots are never closer than three typical steps (if even ones are not):
+    in a shorter stretch, above all the first, where central differences see nothing of t = 0, too little is seen.
+    """
+    even, bins = torch.linspace(0, 1, count, dtype=torch.float64), 32
+    if count < 3:
+        return even
+    data = data[:: max(1, data.states.numel() // 2_000_000)]
+    (start, end), inside = data.interval, data._observed()
+    x, t = data.states[inside].double().flatten(1), data._path_times()[inside]
+    place = ((t - start) / (end - start) * bins).long().clamp(0, bins - 1)
+    x = (x - x.mean(0)) / x.std(0).clamp(min=1e-12)
+    rows = torch.cat([torch.ones_like(t)[:, None], x, x * x], 1)
+    total = torch.zeros(bins, rows.shape[1], dtype=torch.float64).index_add_(0, place, rows)
+    used = total[:, 0] > 1
+    number = total[used, :1]
+    mean, square = (total[used, 1:] / number).chunk(2, dim=1)
+    moved = torch.cat([mean, (square - mean**2).clamp(min=0).sqrt()], 1).diff(dim=0).norm(dim=1)
+    moved = (moved - 3 * (2 / number[1:, 0]).sqrt() * math.sqrt(x.shape[1])).clamp(min=0)  # but for the noise
+    centres = ((torch.arange(bins) + 0.5) / bins)[used]
+    gaps, centres = centres.diff(), centres.double()
+    share = 0.8 * min(1.0, float(moved.sum()))  # marginals that move by less than their spread need no gathering
+    pace = share * moved / moved.sum().clamp(min=1e-12) + (1 - share) * gaps / gaps.sum()
+    way = torch.cat([torch.zeros(1, dtype=torch.float64), pace.cumsum(0)])
+    centres[0], centres[-1] = 0.0, 1.0
+    left, beyond = place_between(even, way / way[-1])
+    knots = centres[left] + beyond * (centres[left + 1] - centres[left])
+    least, gap, gaps = 3 * data.typical_step / (end - start), float(even[1]), knots.diff()
+    if least >= gap:
+        return even
+    mixed = ((least - gaps) / (gap - gaps))[gaps < least]  # as much of the even knots as parts all of them by `least`
+    return torch.lerp(knots, even, max(mixed.tolist(), default=0.0))
 
 
 # -- vector fields -----------------------------------------------------------------------------------------------------

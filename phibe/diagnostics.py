@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phibe.bases import Basis, Features, in_time, lift, polynomials
-from phibe.linear.basis import BasisField, fit_blocks, pseudo_inverse
+from phibe.linear.basis import BasisField, fit_basis, pseudo_inverse
 from phibe.metrics import matrix_root
 from phibe.objectives import find_objective
 from phibe.trajectories import Trajectories
@@ -97,11 +97,11 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     probes = _probes(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
-        drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
+        drift = _fitted(blocks, lift(features), "regression")
         unit = _rms(drift(*probes))
         every = (estimator_errors(name, blocks, lift(features), probes, unit) for name in ESTIMATORS)
         errors = [error for found in every for error in found]
-        turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
+        turning = _fitted(blocks, lift(affine), "symmetric")
     rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
     found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
     found.verdicts.update(_verdicts(found, d))
@@ -168,7 +168,7 @@ def estimator_errors(
     kind, steps = find_objective(name), blocks[0].typical_step
     longest = min(block._shortest() for block in blocks)
     lags = [k for k in (1, 2, 4, 8) if longest > (kind.width - 1) * k]
-    fits = {k: fit_blocks([block.coarsen(k) for block in blocks], basis, name, weighted=True) for k in lags}
+    fits = {k: _fitted([block.coarsen(k) for block in blocks], basis, name) for k in lags}
     whole = {k: field for k, field in fits.items() if field.rank == len(field.coefficients)}
     power = 2 ** int(kind.order[0]) - 1
     errors, bias = [], math.inf
@@ -182,6 +182,12 @@ def estimator_errors(
         spread = float(fits[k].standard_error(*probes).square().sum(1).mean().sqrt())
         errors.append(EstimatorError(name, k, k * steps, bias / unit, spread / unit))
     return errors
+
+
+def _fitted(blocks: list[Trajectories], basis: Basis, objective: str) -> BasisField:
+    field = fit_basis(blocks, basis, objective, weighted=True).velocity
+    assert isinstance(field, BasisField)
+    return field
 
 
 def _block_variance(influence: Tensor) -> Tensor:

@@ -11,160 +11,57 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phibe.bases import Basis as Fields
 from phibe.diagnostics import changes_with_time, diagnose
-from phibe.ensembles import integrate, observed, place_marks
 from phibe.files import write_json
 from phibe.flow import Flow
 from phibe.io import open_data, windowed
 from phibe.linear.affine import fit_affine
-from phibe.linear.basis import Folds, Size, fit_basis, fold_sums, in_units_of, left_out, solved
-from phibe.metrics import sliced_w2
+from phibe.linear.basis import Size, choose, fit_basis, sizes, try_sizes
 from phibe.networks import NETWORKS, arguments_of, build
-from phibe.networks.basis import Basis
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
 from phibe.training.loop import fit_network
-from phibe.training.runs import (
-    Fitted,
-    Folder,
-    about_flow,
-    describe,
-    identify,
-    of_data,
-    open_flow,
-)
+from phibe.training.runs import Fitted, Folder, about_flow, describe, identify, of_data
 from phibe.trajectories import Trajectories, split_paths
-
-# -- knots -----------------------------------------------------------------------------------------------------------
-
-
-def place_knots(data: Trajectories, count: int, *, bins: int = 32) -> Tensor:
-    """Knots in [0, 1] so that the law moves equally far between any two: its mean and spread, in standard units.
-
-    Time is cut into bins; where nothing but noise moves, the knots are even. As a fifth of the weight is even in any
-    case, no stretch of time is without one. Two knots are never closer than three typical steps (if even ones are not):
-    a shorter stretch, above all the first, where central differences see nothing of t = 0, would hang in the air.
-    """
-    even = torch.linspace(0, 1, count, dtype=torch.float64)
-    if count < 3:
-        return even
-    data = data[:: max(1, data.states.numel() // 2_000_000)]
-    inside = data._observed()
-    x, t = data.states[inside].double().flatten(1), data._path_times()[inside]
-    start, end = data.interval
-    place = ((t - start) / (end - start) * bins).long().clamp(0, bins - 1)
-    number = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, torch.ones_like(t))
-    x = (x - x.mean(0)) / x.std(0).clamp(min=1e-12)
-    mean, square = (torch.zeros(bins, x.shape[1], dtype=torch.float64).index_add_(0, place, p) for p in (x, x * x))
-    used = number > 1
-    mean, square = mean[used] / number[used, None], square[used] / number[used, None]
-    spread = (square - mean**2).clamp(min=0).sqrt()
-    moved = torch.cat([mean, spread], 1).diff(dim=0).norm(dim=1)
-    noise = (2 / number[used][1:]).sqrt() * math.sqrt(x.shape[1])
-    moved = (moved - 3 * noise).clamp(min=0)
-    centres = ((torch.arange(bins) + 0.5) / bins)[used]
-    gaps = centres.diff()
-    share = 0.8 * min(1.0, float(moved.sum()))  # a law that moves by less than its spread needs no gathering
-    pace = share * moved / moved.sum().clamp(min=1e-12) + (1 - share) * gaps / gaps.sum()
-    way = torch.cat([torch.zeros(1), pace.cumsum(0)]).double()
-    centres = centres.double()
-    centres[0], centres[-1] = 0.0, 1.0
-    closest = 3 * data.typical_step / (end - start)
-    return _apart(_inverse(way / way[-1], centres, even), even, closest)
-
-
-def _apart(knots: Tensor, even: Tensor, closest: float) -> Tensor:
-    """As much of the even knots mixed in as it takes to part all of them by `closest`."""
-    gaps, gap = knots.diff(), float(even[1])
-    if closest >= gap:
-        return even
-    share = ((closest - gaps) / (gap - gaps))[gaps < closest]
-    return torch.lerp(knots, even, float(share.max()) if len(share) else 0.0)
-
-
-def _inverse(way: Tensor, places: Tensor, levels: Tensor) -> Tensor:
-    """Where the way, linear between places, reaches each level."""
-    right = torch.searchsorted(way, levels).clamp(1, len(way) - 1)
-    share = (levels - way[right - 1]) / (way[right] - way[right - 1])
-    return places[right - 1] + share * (places[right] - places[right - 1])
-
 
 # -- closed form -----------------------------------------------------------------------------------------------------
 
-
-FOLDS, MOST = 8, 600
-"""Groups of paths that are left out in turn; coefficients of a coordinate beyond which no candidate goes."""
-
 LARGE = 2**29
 """Bytes of states, in float64, of which a solve has enough."""
-
-SHORT, CLOSE, ALIKE, FAR = 6, 0.05, 1.2, 30.0
-"""Candidates that are followed by their flow, how near to the best objective they must be, gaps that are alike, and
-spreads from the mean where a flow has run away."""
-
-
-class Trial(NamedTuple):
-    """The objective of a size on each fold left out, fitted to the others; of v = 0 it would be 0."""
-
-    size: Size
-    scores: Tensor
-
-    @property
-    def mean(self) -> float:
-        return float(self.scores.mean())
-
-
-def sizes(d: int, samples: int, *, affine: bool = False, time: bool = True) -> list[Size]:
-    """What is tried, from small to large: never more coefficients than a twentieth of the samples."""
-    degrees = [1] if affine else [1, 2, 3]
-    kinds = [(degree, 0) for degree in degrees] + ([] if affine else [(1, 30), (2, 30), (1, 90)])
-    found = [
-        Size(degree, waves, knots, ridge)
-        for (degree, waves), knots in product(kinds, (1, 4, 8, 16) if time else (1,))
-        for ridge in ((1e-9,) if degree == 1 and not waves else (1e-6, 1e-3))
-    ]
-    fitting = [size for size in found if size.count(d) <= min(MOST, samples / 20)]
-    return sorted(fitting or found[:1], key=lambda size: size.count(d))
 
 
 def fit_closed(
     data: Trajectories,
     objective: str = "symmetric",
     *,
-    candidates: Sequence[Size] | None = None,
+    candidates: Sequence[Size],
     config: FitConfig | None = None,
     out: str | Path | None = None,
     held_out: Trajectories | None = None,
 ) -> Flow:
     """The flow of the basis that does best on paths left out, solved on all training paths   [paper: linear basis].
 
-    Each size is fitted to seven eighths of the training paths and scored on the rest, in turn; the few best are carried
-    through the data's times, and the one that keeps closest to the observed laws is taken. Of `config` the held-out
-    share, the seed and the units are used: the held-out paths are seen by no fit. With a folder `out` the run is kept
-    there like that of a network.
+    Each size is fitted to seven eighths of the training paths and scored on the rest, in turn; the flows of the few
+    best are integrated through the data's times, and the one that keeps closest to the observed marginals is taken. Of
+    `config` the held-out share, the seed and the units are used: the held-out paths are seen by no fit. With a folder
+    `out` the run is saved there like that of a network.
     """
     config = config or FitConfig()
     seen, check = _parts(data, held_out, config)
-    samples = len(seen) * (seen.states.shape[1] - find_objective(objective).width + 1)
-    tried, sums = try_sizes(seen, objective, candidates or sizes(seen.states[0, 0].numel(), samples), config)
-    velocity = choose(tried, sums, seen)
+    tried, found = try_sizes(seen, objective, candidates, seed=config.seed, normalise=config.normalise)
+    velocity = choose(tried, found, seen)
     value = None if check is None else _score(velocity, check, objective)
-    identity = identify(data, held_out, describe(velocity), {"name": objective}, config) if out else {}
-    folder = Folder(out, identity, writes=os.environ.get("RANK", "0") == "0")
     flow = of_data(Fitted(velocity), data, objective)
-    if folder.finished:
-        return open_flow(str(out))
-    about = about_flow(velocity, flow, torch.float64) | {"trials": [_line(trial) for trial in tried]}
-    folder.keep_solved(velocity, about, held_out=value)
+    about = about_flow(velocity, flow, torch.float64) | {"trials": [trial.about() for trial in tried]}
+    _save(out, velocity, about, data, held_out, objective, config, value)
     return flow
 
 
@@ -179,102 +76,39 @@ def _parts(
     return data[train[::every]], data[held[::every]]
 
 
-def choose(tried: Sequence[Trial], sums: dict[int, Folds], data: Trajectories) -> Normalised:
-    """Of the best by the objective, the one whose flow keeps closest to the observed laws; of equals the smallest.
-
-    The objective weighs errors where the data is. Carried along, an error may lead to where there is none, and a
-    polynomial or a wave says anything there: so the few best are followed from the first states to the last.
-    """
-    ranked = sorted(tried, key=lambda trial: trial.mean)[:SHORT]
-    limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)
-    good = {id(trial) for trial in ranked if trial.mean <= limit} | {id(best(tried))}
-    near = [trial for trial in tried if id(trial) in good]
-    rest = sorted((trial for trial in tried if id(trial) not in good), key=lambda trial: trial.mean)
-    some, step = data[:: max(1, len(data) // 300)], data.typical_step
-
-    def followed(trial: Trial) -> tuple[float, Normalised]:
-        field = solved(sums[trial.size.knots], trial.size)
-        return law_gap(Flow(Fitted(field), None, step), some), field
-
-    found = [followed(trial) for trial in near]
-    least = min(gap for gap, _ in found)
-    if math.isfinite(least):
-        return next(field for gap, field in found if gap <= ALIKE * least)
-    # all of them run away: the next best that does not, and if there is none the smallest
-    return next((field for gap, field in map(followed, rest) if math.isfinite(gap)), found[0][1])
-
-
-def law_gap(flow: Flow, data: Trajectories) -> float:
-    """Sliced W₂ between the observed states and where the flow carries their starts, in spreads of the data, root mean
-    square over eight times. Infinite for a flow that runs away, even if only from starts half as far again apart."""
-    marks = place_marks(data, 8, elapsed=False)
-    centre, spread = (part(data.states[data._observed()].double(), 0) for part in (torch.mean, torch.std))
-    unit = torch.where(spread > 0, spread, 1.0)
-    wide = data.states.clone()
-    wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
-    made, apart = (integrate(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
-    for states in (made, apart):
-        far = ((states[marks.index >= 0] - centre) / unit).abs()
-        if not bool((far < FAR).all()):  # not a number is not near either
-            return math.inf
-    made, seen = made / unit, observed(data, marks) / unit
-    squares = []
-    for k in range(len(marks.times)):
-        there = marks.index[:, k] >= 0
-        if int(there.sum()) > 1:
-            squares.append(sliced_w2(made[there, k], seen[there, k], directions=32) ** 2)
-    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-
-
-def _line(trial: Trial) -> dict[str, Any]:
-    return trial.size._asdict() | {"objective": trial.mean, "error": standard_error(trial.scores)}
-
-
-def standard_error(values: Tensor) -> float:
-    """Of their mean; zero for a single one."""
-    return float(values.std(correction=0)) / math.sqrt(max(1, len(values) - 1))
-
-
-def best(tried: Sequence[Trial]) -> Trial:
-    """The first of the trials, given from small to large, within one standard error of the least on the same folds."""
-    least = min(tried, key=lambda trial: trial.mean)
-    for trial in tried:
-        gap = trial.scores - least.scores
-        if float(gap.mean()) <= standard_error(gap):
-            return trial
-    return least
-
-
-def try_sizes(
-    data: Trajectories, objective: str, candidates: Sequence[Size], config: FitConfig
-) -> tuple[list[Trial], dict[int, Folds]]:
-    """All candidates on all folds, and the sums over the data for each number of knots."""
-    steps = (data.interval[1] - data.interval[0]) / data.typical_step
-    candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
-    folds = [data[part] for part in order.chunk(min(FOLDS, len(data))) if len(part)]
-    units = Normalised.fit(Basis(data.state_shape, degree=0, knots=1).double(), data)
-    if not config.normalise:  # knots need times in [0, 1] all the same
-        units.keep(slice(None)).velocity_scale.fill_(1.0)
-    sums = {}
-    for knots in {size.knots for size in candidates}:
-        largest = Size(*(max(values) for values in zip(*(s for s in candidates if s.knots == knots), strict=True)))
-        degree, waves = largest.degree, largest.waves
-        basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=config.seed)
-        basis.knots.copy_(place_knots(data, knots))
-        sums[knots] = fold_sums(in_units_of(units, basis), folds, objective)
-    return [Trial(size, left_out(sums[size.knots], size)) for size in candidates], sums
-
-
 @torch.no_grad()
 def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
     """The mean objective on held-out paths, in the units of the training."""
     kind = find_objective(objective)
-    options: dict[str, Any] = {"noise": estimate_noise(data), "exact": True} if objective == "isotropic" else {}
     sample = [part.double() for part in kind.samples(data)]
-    values = velocity.balanced(kind, *sample) if not options else kind(velocity, *sample, **options)
-    worth = kind.weights(*sample)
-    return float((worth * values).sum() / worth.sum())
+    if kind.noise:
+        values = kind(velocity, *sample, noise=estimate_noise(data), exact=True)
+    else:
+        values = velocity.balanced(kind, *sample)
+    weights = kind.weights(*sample)
+    return float((weights * values).sum() / weights.sum())
+
+
+def _save(
+    out: str | Path | None,
+    velocity: nn.Module,
+    about: dict[str, Any],
+    data: Trajectories,
+    held_out: Trajectories | None,
+    objective: str,
+    config: FitConfig,
+    value: float | None = None,
+) -> None:
+    """In the folder, if there is one, unless the same run is there already; a folder with another run is refused."""
+    if out is not None:
+        folder = Folder(out, identify(data, held_out, describe(velocity), {"name": objective}, config), writes=_leads())
+        if not folder.finished:
+            folder.keep_solved(velocity, about, held_out=value)
+
+
+def _leads() -> bool:
+    """Whether this process, of several that train together, is the one that prints and writes."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 # -- the one way in ----------------------------------------------------------------------------------------------------
@@ -338,7 +172,7 @@ def fit(
 
     `settings` are fields of `FitConfig` and arguments of the network, as steps=1000, width=64. Paths are cut into
     `windows` of so many observations, by default if there are fewer than five of them, and then taken to be stationary.
-    `held_out_data` is evaluated on instead of a share of the paths. With a folder `out` the run is kept: the same call
+    `held_out_data` is evaluated on instead of a share of the paths. With a folder `out` the run is saved: the same call
     goes on where it was killed, `open_flow` opens it, and its automatic.json lists what was chosen.
 
     >>> import phibe
@@ -360,19 +194,18 @@ def fit(
         data, model, objective, config=config, held_out=held_out, time=time, settings=settings, on_all=on_all
     )
     shown += plan.automatic
-    leads = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-    if progress and leads and shown:
+    if progress and shown and _leads():
         print("\n".join(["automatic settings", *map(str, shown)]), flush=True)
     if on_all:
         return _solve(plan, data, out, knots=knots, ridge=ridge, blocks=blocks)
     flow = carry_out(plan, data, out=out, held_out=held_out, progress=progress)
-    if out is not None and leads:
+    if out is not None and _leads():
         write_json(Path(out) / "automatic.json", [setting._asdict() for setting in shown])
     return flow
 
 
 def as_trajectories(data: Trajectories | str | Path) -> Trajectories:
-    """The trajectories themselves, or those in a file."""
+    """The trajectories, read if they are in a file."""
     if isinstance(data, str | Path):
         return open_data(data)
     if not isinstance(data, Trajectories):
@@ -403,14 +236,15 @@ def make_plan(
     name, of_objective = _objective(data) if objective == "auto" else (find_objective(objective).name, None)
     if on_all:
         return Plan(kind, arguments, name, own, True, (of_objective,) if of_objective else ())
-    network, of_time = isinstance(kind, str) and kind not in CLOSED, None
-    if time is None and network:
-        time, of_time = _time(data)
-    time = time is not False
-    arguments = {"time": time} | arguments if network else arguments
-    found = (of_objective, of_model, of_time, _units(data, own), of_budget if "steps" not in fields_given else None)
-    chosen = (*found, None if held_out else _split(data, own))
-    return Plan(kind, arguments, name, own, time, tuple(filter(None, chosen)))
+    of_time = None
+    if isinstance(kind, str) and kind not in CLOSED:
+        if time is None:
+            time, of_time = _time(data)
+        arguments = {"time": time} | arguments
+    if "steps" in fields_given:
+        of_budget = None
+    chosen = of_objective, of_model, of_time, _units(data, own), of_budget, None if held_out else _split(data, own)
+    return Plan(kind, arguments, name, own, time is not False, tuple(filter(None, chosen)))
 
 
 def carry_out(
@@ -424,31 +258,32 @@ def carry_out(
     """Fit what the plan says, but for what is solved on all paths."""
     model = plan.model
     if isinstance(model, str) and model in CLOSED:
-        samples = len(data) * data.states.shape[1]
-        tried = sizes(math.prod(data.state_shape), samples, affine=model == "affine", time=plan.time)
+        d, samples = math.prod(data.state_shape), len(data) * data.states.shape[1]
+        tried = sizes(d, samples, affine=model == "affine", time=plan.time)
         return fit_closed(data, plan.objective, candidates=tried, config=plan.config, out=out, held_out=held_out)
     if isinstance(model, str):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(plan.config.seed)
-            model = build(model, data.state_shape, **plan.arguments)
+        model = _fresh(model, data.state_shape, plan.arguments, plan.config)
     assert isinstance(model, nn.Module)
     return fit_network(data, model, plan.objective, config=plan.config, out=out, held_out=held_out, progress=progress)
+
+
+def _fresh(name: str, state_shape: Sequence[int], arguments: dict[str, Any], config: FitConfig) -> nn.Module:
+    """The network with the weights that its seed gives it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return build(name, state_shape, **arguments)
 
 
 def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any, ridge: float, blocks: int) -> Flow:
     """The closed form at given knots, or in a basis of one's own."""
     noise = plan.config.noise
-    if isinstance(plan.model, str):
-        flow = fit_affine(data, plan.objective, noise=noise, knots=knots)
-    else:
+    if not isinstance(plan.model, str):
         flow = fit_basis(data, plan.model, plan.objective, noise=noise, ridge=ridge, blocks=blocks)
-    flow = replace(flow, labels=data.labels)
-    if out is not None:
-        assert isinstance(flow.velocity, nn.Module)
-        config, objective = replace(plan.config, held_out=0.0), {"name": plan.objective}
-        identity = identify(data, None, describe(flow.velocity), objective, config)
-        about = about_flow(flow.velocity, flow, data.states.dtype)
-        Folder(out, identity, writes=True).keep_solved(flow.velocity, about, held_out=None)
+        return replace(flow, labels=data.labels)
+    flow = replace(fit_affine(data, plan.objective, noise=noise, knots=knots), labels=data.labels)
+    assert isinstance(flow.velocity, nn.Module)
+    about, config = about_flow(flow.velocity, flow, data.states.dtype), replace(plan.config, held_out=0.0)
+    _save(out, flow.velocity, about, data, None, plan.objective, config)
     return flow
 
 
@@ -595,7 +430,5 @@ def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:
         return fit_closed(thinned, objective, candidates=tried, config=config)
     if name not in NETWORKS:
         raise ValueError(f"It is of a network of your own, {name}.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        network = build(name, about["state_shape"], **about["network"]["arguments"])
+    network = _fresh(name, about["state_shape"], about["network"]["arguments"], config)
     return fit_network(thinned, network, objective, config=config, progress=False)

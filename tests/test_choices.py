@@ -8,12 +8,12 @@ import torch
 from problems import normal, real
 
 from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow, write_report
-from phibe.bases import lift, polynomials
+from phibe.bases import lift, place_knots, polynomials
 from phibe.calculus import over
 from phibe.experiments import own_data
-from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
+from phibe.fitting import fit_closed, make_plan, window_length
 from phibe.linear.affine import fit_affine
-from phibe.linear.basis import Size, fit_basis
+from phibe.linear.basis import Size, Trial, best, fit_basis, sizes
 from phibe.networks.basis import Basis
 from phibe.networks.mlp import MLP
 from phibe.networks.network import Normalised
@@ -59,7 +59,7 @@ def test_of_sizes_within_a_standard_error_the_smallest_is_taken():
     assert best([trials[0], Trial(middle, scores + 0.2), trials[2]]).size is large
 
 
-def test_knots_gather_where_the_law_moves():
+def test_knots_gather_where_the_marginals_move():
     t = torch.linspace(0, 1, 101, dtype=torch.float64)
     moving = 5 * torch.exp(-t / 0.05)[None, :, None] + normal(400, 101, 1)
     fast = place_knots(Trajectories(moving, t), 9)

@@ -37,9 +37,8 @@ class AffineField(nn.Module):
 
     def __init__(self, times: Tensor, matrices: Tensor, offsets: Tensor):
         super().__init__()
-        self.register_buffer("times", times.contiguous())
-        self.register_buffer("matrices", matrices)
-        self.register_buffer("offsets", offsets)
+        for name, tensor in (("times", times.contiguous()), ("matrices", matrices), ("offsets", offsets)):
+            self.register_buffer(name, tensor)
         self.state_shape: tuple[int, ...] = (offsets.shape[1],)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -89,7 +88,9 @@ def fit_affine(
     tensor([0.1000], dtype=torch.float64)
     """
     complete = not isinstance(data, Trajectories) or _on_grid(data)
-    knots = None if knots is None else _checked(torch.as_tensor(knots, dtype=torch.float64))
+    knots = None if knots is None else torch.as_tensor(knots, dtype=torch.float64)
+    if knots is not None and (knots.ndim != 1 or len(knots) < 2 or not (knots.diff() > 0).all()):
+        raise ValueError(f"`knots` must be at least two increasing times; got {knots.tolist()}.")
     blocks = [data] if isinstance(data, Trajectories) else data
     each = map if executor is None else executor.map
     whole = merged(each(partial(affine_sums, objective=objective, knots=knots), blocks), objective)
@@ -98,10 +99,9 @@ def fit_affine(
         whole = _seen(whole, objective)
         if not (complete and objective in FORWARD):
             _require_enough(whole)
-    solution = _solve_times(whole) if knots is None else _solve_knots(whole)
-    matrices, offsets = (part.to(whole.dtype) for part in solution)
-    field, kind = AffineField(whole.keys if knots is None else knots, matrices, offsets), find_objective(objective)
-    return Flow(field, whole.interval, whole.step, method=kind.method)
+    times, *solution = (whole.keys, *_solve_times(whole)) if knots is None else (knots, *_solve_knots(whole))
+    field = AffineField(times, *(part.to(whole.dtype) for part in solution))
+    return Flow(field, whole.interval, whole.step, method=find_objective(objective).method)
 
 
 def affine_sums(data: Trajectories, objective: str, knots: Tensor | None = None) -> Sums:
@@ -116,7 +116,8 @@ def affine_sums(data: Trajectories, objective: str, knots: Tensor | None = None)
         return sums(data, lift(InTime(basis, knots)), name, dtype=torch.float64)
     if on_grid and objective in FORWARD:
         found = Band(data, basis.shift).sums()
-        found = found if objective != "regression" else replace(found, spread=torch.zeros_like(found.spread))
+        if objective == "regression":
+            found = replace(found, spread=torch.zeros_like(found.spread))
     else:
         found = sums(data, lift(basis), name, by_time=True, dtype=torch.float64)
     return found if knots is None else _seen(found, objective).between(knots)
@@ -124,12 +125,6 @@ def affine_sums(data: Trajectories, objective: str, knots: Tensor | None = None)
 
 def _on_grid(data: Trajectories) -> bool:
     return data.shared_times and data.lengths is None
-
-
-def _checked(knots: Tensor) -> Tensor:
-    if knots.ndim != 1 or len(knots) < 2 or not (knots.diff() > 0).all():
-        raise ValueError(f"`knots` must be at least two increasing times; got {knots.tolist()}.")
-    return knots
 
 
 def _seen(found: Sums, objective: str) -> Sums:
@@ -158,11 +153,8 @@ def _require_enough(found: Sums) -> None:
 def _isotropic(found: Sums, noise: float | None) -> Sums:
     """½ Σ q d dᵀ replaced by ½ n σ²I, with n weighed by the hats between knots; σ̂² as that of `estimate_noise`."""
     d = found.target.shape[2]
-    gram, spread = (
-        found.gram.unflatten(1, (-1, d + 1)).unflatten(3, (-1, d + 1)),
-        found.spread.unflatten(1, (-1, d + 1)),
-    )
-    weight = gram[:, :, d, :, d].sum(2)
+    weight = found.gram.unflatten(1, (-1, d + 1)).unflatten(3, (-1, d + 1))[:, :, d, :, d].sum(2)
+    spread = found.spread.unflatten(1, (-1, d + 1))
     if noise is None:
         noise = 2 * float(spread.diagonal(dim1=2, dim2=3).sum() / (d * weight.sum()))
     known = 0.5 * noise * weight[:, :, None, None] * torch.eye(d + 1, d, dtype=torch.float64)

@@ -11,15 +11,18 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from phibe.bases import Basis as Fields
-from phibe.bases import InTime, lift
+from phibe.bases import InTime, lift, place_knots
+from phibe.ensembles import integrate, observed, place_marks
 from phibe.flow import Flow
 from phibe.linear.sums import assembled, merged, sums
+from phibe.metrics import sliced_w2
 from phibe.networks.basis import Basis
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
@@ -41,9 +44,9 @@ class BasisField(nn.Module):
     def __init__(self, basis: Fields, coefficients: Tensor, gram: Tensor, moment: Tensor, influence: Tensor, rank: int):
         super().__init__()
         self.basis, self.rank = basis, rank
-        for name, tensor in (("coefficients", coefficients), ("gram", gram), ("moment", moment)):
+        tensors = {"coefficients": coefficients, "gram": gram, "moment": moment, "influence": influence}
+        for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
-        self.register_buffer("influence", influence)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return torch.einsum("np...,p->n...", self.basis(x, t), self.coefficients.to(x.dtype))
@@ -64,22 +67,23 @@ class BasisField(nn.Module):
 
 
 def fit_basis(
-    data: Trajectories,
+    data: Trajectories | Sequence[Trajectories],
     basis: Fields,
     objective: str = "phibe",
     *,
     noise: float | None = None,
     ridge: float = 0.0,
     blocks: int = 1,
+    weighted: bool = False,
     executor: Executor | None = None,
 ) -> Flow:
     """The combination of basis fields that minimises the objective, H_N θ = c_N   [paper: fixed linear-basis models].
 
-    H_N is the mean of ΨᵀΨ and c_N that of ψ_ℓ·u + ½ Σ q dᵀ(∇ψ_ℓ)d over the samples, with the objective's targets and
-    directions. `ridge` adds a multiple of the identity to H_N. Where H_N is singular the solution of smallest norm is
-    taken, with a warning. With more `blocks` than one the field also knows its standard errors: the data falls into so
-    many, groups of paths or, of few paths, stretches of them, that are taken to be independent. An `executor` of
-    `concurrent.futures` sums them side by side.
+    H_N is the mean of ΨᵀΨ and c_N that of ψ_ℓ·u + ½ Σ q dᵀ(∇ψ_ℓ)d over the samples (`weighted` by the objective's
+    weights), with its targets and directions. `ridge` adds a multiple of the identity to H_N. Where H_N is singular the
+    solution of smallest norm is taken, with a warning. With more `blocks` than one the field also knows its standard
+    errors: the data falls into so many, groups of paths or, of few paths, stretches of them, that are taken to be
+    independent; it may also come in blocks. An `executor` of `concurrent.futures` sums them side by side.
 
     >>> from phibe.bases import lift, polynomials
     >>> from phibe.systems.ou import OU
@@ -88,26 +92,12 @@ def fit_basis(
     >>> flow.velocity.coefficients.round(decimals=3).abs()  # 0 and (1 − e⁻⁰·¹)/0.1
     tensor([0.0000, 0.9520], dtype=torch.float64)
     """
-    if objective == "isotropic" and noise is None:
-        noise = estimate_noise(data)
-    field = fit_blocks(data.blocks(blocks), basis, objective, noise=noise, ridge=ridge, executor=executor)
-    return Flow(field, data.interval, data.typical_step, method=find_objective(objective).method)
-
-
-def fit_blocks(
-    blocks: Sequence[Trajectories],
-    basis: Fields,
-    objective: str,
-    *,
-    noise: float | None = None,
-    ridge: float = 0.0,
-    weighted: bool = False,
-    executor: Executor | None = None,
-) -> BasisField:
-    """The field of `fit_basis`, from data that is already in blocks; `weighted` by the weight of each sample."""
+    kind, given = find_objective(objective), [data] if isinstance(data, Trajectories) else data
+    if kind.noise and noise is None:
+        noise = sum(map(estimate_noise, given)) / len(given)
     each = map if executor is None else executor.map
     one = partial(sums, basis=basis, objective=objective, noise=noise, weighted=weighted)
-    parts = list(each(one, blocks))
+    parts = list(each(one, data.blocks(blocks) if isinstance(data, Trajectories) else data))
     whole = merged(parts, objective)
     count = float(whole.counts.sum())
     gram, moment = (part / count for part in whole.equations())
@@ -118,11 +108,13 @@ def fit_blocks(
         warnings.warn(
             f"The {theta.numel()} basis fields are only {int(rank) * columns} different ones here; "
             "θ is the solution of smallest norm.",
-            stacklevel=3,
+            stacklevel=2,
         )
     influence = torch.stack([inverse @ (m - g @ theta) for g, m in (part.equations() for part in parts)]) / count
     full = torch.kron(gram, torch.eye(columns, dtype=torch.float64))
-    return BasisField(basis, theta.flatten(), full, moment.flatten(), influence.flatten(1), int(rank) * columns)
+    field = BasisField(basis, theta.flatten(), full, moment.flatten(), influence.flatten(1), int(rank) * columns)
+    step = data.typical_step if isinstance(data, Trajectories) else whole.step
+    return Flow(field, whole.interval, step, method=kind.method)
 
 
 def pseudo_inverse(gram: Tensor, *, floor: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
@@ -130,8 +122,8 @@ def pseudo_inverse(gram: Tensor, *, floor: Tensor | float = 0.0) -> tuple[Tensor
 
     So neither depends on the units of the data. A diagonal entry at or below `floor` counts as zero.
     """
-    unit = _units(gram, floor)
-    scale = unit[..., :, None] * unit[..., None, :]
+    unit = _units(gram, floor)[..., None]
+    scale = unit * unit.mT
     values, vectors = torch.linalg.eigh(gram * scale)
     kept = values > 1e-13 * values[..., -1:]
     reciprocal = torch.where(kept, 1 / values, 0.0)[..., None, :]
@@ -144,6 +136,13 @@ def _units(gram: Tensor, floor: Tensor | float) -> Tensor:
 
 
 # -- cross-validation --------------------------------------------------------------------------------------------------
+
+FOLDS, MOST = 8, 600
+"""Groups of paths that are left out in turn; coefficients of a coordinate beyond which no candidate goes."""
+
+SHORT, CLOSE, ALIKE, FAR = 6, 0.05, 1.2, 30.0
+"""Candidates whose flow is integrated, how near to the best objective they must be, gaps that are alike, and spreads
+from the mean beyond which a flow diverges."""
 
 
 class Size(NamedTuple):
@@ -163,9 +162,21 @@ class Size(NamedTuple):
         return self.knots * (math.comb(d + self.degree, self.degree) + self.waves)
 
 
+def sizes(d: int, samples: int, *, affine: bool = False, time: bool = True) -> list[Size]:
+    """What is tried, from small to large: never more coefficients than a twentieth of the samples."""
+    kinds = [(1, 0)] if affine else [(1, 0), (2, 0), (3, 0), (1, 30), (2, 30), (1, 90)]
+    found = [
+        Size(degree, waves, knots, ridge)
+        for (degree, waves), knots in product(kinds, (1, 4, 8, 16) if time else (1,))
+        for ridge in ((1e-9,) if (degree, waves) == (1, 0) else (1e-6, 1e-3))
+    ]
+    fitting = [size for size in found if size.count(d) <= min(MOST, samples / 20)]
+    return sorted(fitting or found[:1], key=lambda size: size.count(d))
+
+
 class Folds(NamedTuple):
     """The sums of F folds: `gram` (F, G, K, K), `moment` (F, G, K, d) in units of the velocity, `weight` (F,) of their
-    samples. The features are those of `network`."""
+    samples. The features are those of the `Basis` in `network`, as the stretches between its knots have them."""
 
     network: Normalised
     gram: Tensor
@@ -174,46 +185,33 @@ class Folds(NamedTuple):
 
     def equations(self, size: Size) -> tuple[Tensor, Tensor]:
         """G and M of each fold, of the features that a size has: its monomials and waves, at every knot."""
-        own, d = self.network.network, self.moment.shape[-1]
-        assert isinstance(own, Basis)
-        degree, count = own.arguments["degree"], own.coefficients.shape[1]
-        first = math.comb(d + degree, degree)
-        chosen = torch.tensor([*range(math.comb(d + size.degree, size.degree)), *range(first, first + size.waves)])
+        large: Any = self.network.network
+        d, count = self.moment.shape[-1], large.coefficients.shape[1]
+        first = math.comb(d + large.arguments["degree"], d)
+        chosen = torch.tensor([*range(math.comb(d + size.degree, d)), *range(first, first + size.waves)])
         chosen = torch.cat([chosen + start for start in range(0, self.gram.shape[-1], count)])
         return assembled(self.gram[..., chosen, :][..., chosen], self.moment[..., chosen, :])
 
+    def left_out(self, size: Size) -> Tensor:
+        """The mean objective on each fold, of the fit to all others; of a single fold, of the fit to itself."""
+        gram, moment = self.equations(size)
+        count = len(gram)
+        others = torch.ones(count, count, dtype=torch.float64) - (torch.eye(count) if count > 1 else 0.0)
+        theta = _solve(torch.tensordot(others, gram, 1), torch.tensordot(others, moment, 1), size.ridge)
+        return (theta * (gram @ theta - 2 * moment)).sum((1, 2)) / self.weight
 
-def fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str) -> Folds:
-    """The sums of the features of a `Basis` in standard units, fold by fold; samples have their weights."""
-    basis = network.network
-    assert isinstance(basis, Basis)
-
-    def features(x: Tensor, t: Tensor) -> Tensor:
-        return basis.features(network.standardise(x))
-
-    knots, unit = network.t_start + network.t_scale * basis.knots, network.velocity_scale
-    unit = unit.expand(network.state_shape).flatten()
-    noise = estimate_noise(folds[0]) if objective == "isotropic" else None
-    each = [
-        sums(fold, lift(InTime(features, knots)), objective, noise=noise, weighted=True, dtype=torch.float64)
-        for fold in folds
-    ]
-    merged(each, objective)
-    seen = [part for part in each if (part.counts > 0).any()]
-    gram, moment, weight = (
-        torch.stack(part)
-        for part in ([p.gram for p in seen], [p.target + p.spread for p in seen], [p.counts.sum() for p in seen])
-    )
-    return Folds(network, gram, moment / unit, weight)
-
-
-def left_out(folds: Folds, size: Size) -> Tensor:
-    """The mean objective on each fold, of the fit to all others; of a single fold, of the fit to itself."""
-    gram, moment = folds.equations(size)
-    count = len(gram)
-    others = torch.ones(count, count, dtype=torch.float64) - (torch.eye(count) if count > 1 else 0.0)
-    theta = _solve(torch.tensordot(others, gram, 1), torch.tensordot(others, moment, 1), size.ridge)
-    return (theta * (gram @ theta - 2 * moment)).sum((1, 2)) / folds.weight
+    def solved(self, size: Size) -> Normalised:
+        """The network of one size, with the coefficients of all the data."""
+        large: Any = self.network.network
+        gram, moment = self.equations(size)
+        theta = _solve(gram.sum(0), moment.sum(0), size.ridge)
+        basis = Basis(large.state_shape, **large.arguments | {"degree": size.degree, "waves": size.waves}).double()
+        with torch.no_grad():
+            basis.knots.copy_(large.knots)
+            basis.frequencies.copy_(large.frequencies[:, : size.waves])
+            basis.phases.copy_(large.phases[: size.waves])
+            basis.coefficients.copy_(theta.reshape(basis.coefficients.shape))
+        return _in_units_of(self.network, basis)
 
 
 def _solve(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
@@ -223,22 +221,114 @@ def _solve(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
     return unit * torch.linalg.solve(scaled, unit * moment)
 
 
-def solved(folds: Folds, size: Size) -> Normalised:
-    """The network of one size, with the coefficients of all the data."""
-    large: Any = folds.network.network
-    gram, moment = folds.equations(size)
-    theta = _solve(gram.sum(0), moment.sum(0), size.ridge)
-    arguments = large.arguments | {"degree": size.degree, "waves": size.waves}
-    basis = Basis(large.state_shape, **arguments).double()
-    with torch.no_grad():
-        basis.knots.copy_(large.knots)
-        basis.frequencies.copy_(large.frequencies[:, : size.waves])
-        basis.phases.copy_(large.phases[: size.waves])
-        basis.coefficients.copy_(theta.reshape(basis.coefficients.shape))
-    return in_units_of(folds.network, basis)
-
-
-def in_units_of(network: Normalised, basis: Basis) -> Normalised:
-    """The basis, in float64, wrapped as another one is."""
+def _in_units_of(network: Normalised, basis: Basis) -> Normalised:
     units = {name: getattr(network, name) for name in ("mean", "scale", "velocity_scale", "t_start", "t_scale")}
     return Normalised(basis.double(), basis.state_shape, **units)
+
+
+def _fold_sums(network: Normalised, folds: Sequence[Trajectories], objective: str) -> Folds:
+    """The sums of the features of a `Basis` in standard units, fold by fold; samples have their weights."""
+    basis: Any = network.network
+
+    def features(x: Tensor, t: Tensor) -> Tensor:
+        return basis.features(network.standardise(x))
+
+    lifted = lift(InTime(features, network.t_start + network.t_scale * basis.knots))
+    noise = estimate_noise(folds[0]) if find_objective(objective).noise else None
+    each = [sums(fold, lifted, objective, noise=noise, weighted=True, dtype=torch.float64) for fold in folds]
+    merged(each, objective)  # an error if none has a sample
+    seen = [(p.gram, p.target + p.spread, p.counts.sum()) for p in each if (p.counts > 0).any()]
+    gram, moment, weight = map(torch.stack, zip(*seen, strict=True))
+    return Folds(network, gram, moment / network.velocity_scale.expand(network.state_shape).flatten(), weight)
+
+
+class Trial(NamedTuple):
+    """The objective of a size on each fold left out, fitted to the others; of v = 0 it would be 0."""
+
+    size: Size
+    scores: Tensor
+
+    @property
+    def mean(self) -> float:
+        return float(self.scores.mean())
+
+    def about(self) -> dict[str, Any]:
+        return self.size._asdict() | {"objective": self.mean, "error": _standard_error(self.scores)}
+
+
+def try_sizes(
+    data: Trajectories, objective: str, candidates: Sequence[Size], *, seed: int, normalise: bool
+) -> tuple[list[Trial], dict[int, Folds]]:
+    """All candidates on all folds, and the sums over the data for each number of knots."""
+    steps = (data.interval[1] - data.interval[0]) / data.typical_step
+    candidates = [size for size in candidates if 3 * (size.knots - 1) <= steps] or candidates[:1]
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    folds = [data[part] for part in order.chunk(min(FOLDS, len(data)))]
+    units = Normalised.fit(Basis(data.state_shape, degree=0, knots=1).double(), data)
+    if not normalise:  # knots need times in [0, 1] all the same
+        units.keep(slice(None)).velocity_scale.fill_(1.0)
+    found = {}
+    for knots in {size.knots for size in candidates}:
+        alike = [size for size in candidates if size.knots == knots]
+        degree, waves = max(size.degree for size in alike), max(size.waves for size in alike)
+        basis = Basis(data.state_shape, degree=degree, waves=waves, knots=knots, time=knots > 1, seed=seed)
+        basis.knots.copy_(place_knots(data, knots))
+        found[knots] = _fold_sums(_in_units_of(units, basis), folds, objective)
+    return [Trial(size, found[size.knots].left_out(size)) for size in candidates], found
+
+
+def _standard_error(values: Tensor) -> float:
+    """Of their mean; zero for a single one."""
+    return float(values.std(correction=0)) / math.sqrt(max(1, len(values) - 1))
+
+
+def best(tried: Sequence[Trial]) -> Trial:
+    """The first of the trials, given from small to large, within one standard error of the least on the same folds."""
+    least = min(tried, key=lambda trial: trial.mean)
+    gaps = (trial.scores - least.scores for trial in tried)
+    return next(t for t, gap in zip(tried, gaps, strict=True) if float(gap.mean()) <= _standard_error(gap))
+
+
+@torch.no_grad()
+def choose(tried: Sequence[Trial], found: dict[int, Folds], data: Trajectories) -> Normalised:
+    """Of the best by the objective, the one whose flow keeps closest to the observed marginals; of equals the smallest.
+
+    The objective weighs errors where the data is. Integrated, an error may lead to where there is none, and there a
+    polynomial or a wave says anything: so the flows of the few best are integrated from the first times to the last.
+    """
+    ranked = sorted(tried, key=lambda trial: trial.mean)
+    limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)
+    good = {best(tried).size} | {trial.size for trial in ranked[:SHORT] if trial.mean <= limit}
+    some = data[:: max(1, len(data) // 300)].to(torch.float64)
+
+    def integrated(size: Size) -> tuple[float, Normalised]:
+        field = found[size.knots].solved(size)
+        return marginal_gap(Flow(field, None, data.typical_step), some), field
+
+    near = [integrated(trial.size) for trial in tried if trial.size in good]
+    least = min(gap for gap, _ in near)
+    if math.isfinite(least):
+        return next(field for gap, field in near if gap <= ALIKE * least)
+    # all of them diverge: the next best that does not, and if there is none the smallest
+    rest = (integrated(trial.size) for trial in ranked if trial.size not in good)
+    return next((field for gap, field in rest if math.isfinite(gap)), near[0][1])
+
+
+def marginal_gap(flow: Flow, data: Trajectories) -> float:
+    """Sliced W₂ between the observed states and those of the flow from their starts, in spreads of the data, root mean
+    square over eight times. Infinite for a flow that diverges, even if only from starts half as far again apart."""
+    marks = place_marks(data, 8, elapsed=False)
+    inside = data.states[data._observed()]
+    centre, spread = inside.mean(0), inside.std(0)
+    unit = torch.where(spread > 0, spread, 1.0)
+    wide = data.states.clone()
+    wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
+    flowed, apart = (integrate(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
+    for states in (flowed, apart):
+        far = ((states[marks.index >= 0] - centre) / unit).abs()
+        if not bool((far < FAR).all()):  # NaN is not below FAR either
+            return math.inf
+    flowed, seen, there = flowed / unit, observed(data, marks) / unit, marks.index >= 0
+    pairs = [(flowed[rows, k], seen[rows, k]) for k, rows in enumerate(there.unbind(1)) if int(rows.sum()) > 1]
+    squares = [sliced_w2(*pair, directions=32) ** 2 for pair in pairs]
+    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0

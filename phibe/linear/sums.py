@@ -140,7 +140,7 @@ def sums(
     time that is seen. Paths that are too short for the objective add nothing.
     """
     kind, design = find_objective(objective), Design(basis, by_time, dtype or data.states.dtype)
-    options = {"noise": noise, "exact": True} if objective == "isotropic" else {}
+    options = {"noise": noise, "exact": True} if kind.noise else {}
     x, t = data.states[:1, 0].double(), data.times.reshape(-1)[:1]
     total = Sums(  # of one place with weight zero: the shapes
         **design.add(Stencil(x, t, x), torch.zeros_like(t), 1),
@@ -155,7 +155,8 @@ def sums(
         sample = kind.samples(chunk.to(torch.float64))
         if count := len(sample[0]):
             stencil = kind.stencil(*sample, **options)
-            weight = kind.weights(*sample).repeat(len(stencil.t) // count) if weighted else None
+            weight = kind.weights(*sample) if weighted else torch.ones(count, dtype=torch.float64)
+            weight = weight.repeat(len(stencil.t) // count)
             total = total.merge(replace(total, **design.add(stencil, weight, count)))
     return total
 
@@ -165,13 +166,13 @@ class Design:
 
     def __init__(self, basis: Basis, by_time: bool, dtype: torch.dtype):
         self.lifted, self.by_time, self.dtype = isinstance(basis, Lifted), by_time, dtype
-        self.values = values = basis.features if isinstance(basis, Lifted) else basis
-        self.knots = values.knots if self.lifted and isinstance(values, InTime) and len(values.knots) > 1 else None
-        if isinstance(values, InTime) and self.knots is not None:
-            self.values = values.features
+        self.values: Any = basis.features if isinstance(basis, Lifted) else basis
+        self.knots: Tensor | None = None
+        if self.lifted and isinstance(self.values, InTime) and len(self.values.knots) > 1:
+            self.knots, self.values = self.values.knots, self.values.features
         self.shift = getattr(self.values, "shift", torch.empty(0, dtype=torch.float64))
 
-    def add(self, stencil: Stencil, weight: Tensor | None, count: int) -> dict[str, Any]:
+    def add(self, stencil: Stencil, weight: Tensor, count: int) -> dict[str, Any]:
         """What is added up over some places (m,), of which `count` are the first of their stencil."""
         x, t, u, directions = stencil
         place, s = x.to(self.dtype), t.to(self.dtype)
@@ -185,12 +186,18 @@ class Design:
             return values.double() if hats is None else (hats[:, :, None] * values.double()[:, None]).flatten(1)
 
         def sides(w: Tensor) -> Tensor:
-            w = w if weight is None else times(w, weight)
+            w = times(w, weight)
             return w.flatten(1) if self.lifted else w.reshape(-1, 1)
 
-        phi = rows(self._checked(self.values(place, s), x))
-        heavy = phi if weight is None else phi * weight.repeat_interleave(len(phi) // len(t))[:, None]
-        gram, target = outer(phi, torch.cat([heavy, sides(u)], 1)).split([phi.shape[1], sides(u).shape[1]], 2)
+        values, right = self.values(place, s), sides(u)
+        if not self.lifted and (values.ndim < 3 or values.shape[2:] != x.shape[1:]):
+            raise ValueError(
+                f"A basis must return (n, p, *state), here (n, p, {', '.join(map(str, x.shape[1:]))}); got "
+                f"{tuple(values.shape)} for n = {len(x)}. Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
+            )
+        phi = rows(values)
+        heavy = phi * weight.repeat_interleave(len(phi) // len(t))[:, None]
+        gram, target = outer(phi, torch.cat([heavy, right], 1)).split([phi.shape[1], right.shape[1]], 2)
         spread = torch.zeros_like(target)
         for q, d in directions:
             with FORWARD_MODE:
@@ -198,16 +205,8 @@ class Design:
             spread += outer(rows(slope), sides(times(d, 0.5 * q)))
         counts = torch.zeros(2 * len(keys), dtype=torch.float64)
         other = (torch.arange(len(t)) >= count).long()
-        counts.index_add_(0, 2 * group + other, torch.ones_like(t) if weight is None else weight)
+        counts.index_add_(0, 2 * group + other, weight)
         return {"keys": keys, "counts": counts.reshape(-1, 2), "gram": gram, "target": target, "spread": spread}
-
-    def _checked(self, values: Tensor, x: Tensor) -> Tensor:
-        if not self.lifted and (values.ndim < 3 or values.shape[2:] != x.shape[1:]):
-            raise ValueError(
-                f"A basis must return (n, p, *state), here (n, p, {', '.join(map(str, x.shape[1:]))}); got "
-                f"{tuple(values.shape)} for n = {len(x)}. Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
-            )
-        return values
 
     def _groups(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The keys, which of them each place belongs to (m,), and its two hats (m, 2) if it lies between knots."""

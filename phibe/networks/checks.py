@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch.nn.modules import batchnorm, pooling
 from phibe.calculus import along
 from phibe.objectives import find_objective, phibe, regression
 
-# -- derivatives of a network, tested by number ----------------------------------------------------------------------
+# -- derivatives of a network, tested by number ------------------------------------------------------------------------
 
 
 @contextmanager
@@ -74,7 +73,14 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
 
     Relative to the size √Σ(gᵢuᵢ)² that such a product has. Where it fails, each parameter is tried alone to name one.
     """
-    loss = _loss(network, x, t, dx, objective)
+    seed = torch.initial_seed()
+    with torch.no_grad():  # a Δt that lets no term hide another
+        dt = (dx.norm() / network(x, t).norm().clamp(min=1e-12 * float(dx.norm()))).expand(len(x))
+
+    def loss() -> Tensor:
+        with fixed(x, seed):
+            return objective(network, x, t, dx, dt).mean()
+
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad and p.numel()}
     value = loss()
     if not value.requires_grad:
@@ -99,21 +105,6 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
     )
 
 
-def _loss(
-    network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objective: Callable[..., Tensor]
-) -> Callable[[], Tensor]:
-    """The mean objective as a function of the parameters alone, at a Δt that lets no term hide another."""
-    seed = torch.initial_seed()
-    with torch.no_grad():
-        dt = (dx.norm() / network(x, t).norm().clamp(min=1e-12 * float(dx.norm()))).expand(len(x))
-
-    def loss() -> Tensor:
-        with fixed(x, seed):
-            return objective(network, x, t, dx, dt).mean()
-
-    return loss
-
-
 @torch.no_grad()
 def _difference(loss: Callable[[], Tensor], ways: dict[Tensor, Tensor], *, step: float = 1e-6) -> float:
     """(L(θ + εu) − L(θ − εu))/2ε, with θ put back bit by bit."""
@@ -128,19 +119,18 @@ def _difference(loss: Callable[[], Tensor], ways: dict[Tensor, Tensor], *, step:
     return (values[0] - values[1]) / (2 * step)
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
-
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 _KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
 _MIXED = "in training it mixes the samples of a batch, so that a velocity depends on the others drawn with it"
 _SMOOTH = "nn.SiLU, nn.GELU or nn.Tanh"
+_POOLS = (pooling._MaxPoolNd, pooling._AdaptiveMaxPoolNd, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 REFUSED: list[tuple[tuple[type[nn.Module], ...], str, str]] = [
     ((batchnorm._BatchNorm,), _MIXED, "nn.GroupNorm, or freeze it with `.eval()`"),
     ((nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.SELU), _KINK, _SMOOTH),
     ((nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink, nn.Threshold), _KINK, _SMOOTH),
-    ((pooling._MaxPoolNd, pooling._AdaptiveMaxPoolNd), _KINK, "nn.AvgPool2d or a strided convolution"),
-    ((nn.FractionalMaxPool2d, nn.FractionalMaxPool3d), _KINK, "nn.AvgPool2d or a strided convolution"),
+    (_POOLS, _KINK, "nn.AvgPool2d or a strided convolution"),
 ]
 """Modules that objectives with a Jacobian cannot take: which, why, and what to use instead."""
 
@@ -183,7 +173,7 @@ def _spread(x: Tensor) -> Tensor:
     return torch.where(spread > 0, spread, size if size > 0 else 1.0)
 
 
-# -- what can be seen without numbers ------------------------------------------------------------------------------
+# -- what can be seen without numbers ----------------------------------------------------------------------------------
 
 
 def _check_input(network: nn.Module, x: Tensor, t: Tensor) -> None:
@@ -240,11 +230,17 @@ def _check_output(v: Any, x: Tensor) -> None:
 @contextmanager
 def _explained(network: nn.Module, where: str) -> Iterator[None]:
     """Errors raised inside the network become ValueErrors that name the module they come from and the likely fix."""
+    names = {module: _name(path, module) for path, module in network.named_modules()}
     inside: list[str] = []
-    handles = []
-    for path, module in network.named_modules():
-        enter, leave = partial(_enter, inside, path), partial(_leave, inside)
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
+    def enter(module: nn.Module, _: Any) -> None:
+        inside.append(names[module])
+
+    def leave(*_: Any) -> None:
+        inside.pop()
+
+    handles = [module.register_forward_pre_hook(enter) for module in names]
+    handles += [module.register_forward_hook(leave) for module in names]
     try:
         yield
     except (RuntimeError, TypeError, IndexError) as error:
@@ -254,14 +250,6 @@ def _explained(network: nn.Module, where: str) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _enter(inside: list[str], path: str, module: nn.Module, _: Any) -> None:
-    inside.append(_name(path, module))
-
-
-def _leave(inside: list[str], *_: Any) -> None:
-    inside.pop()
 
 
 def _hint(message: str) -> str:

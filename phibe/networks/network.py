@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,10 @@ class Network(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
+
+    def conditioned(self, condition: Tensor) -> Velocity:
+        """v(x, t) under one condition, of a network that takes one: for objectives and flows."""
+        return partial(self, condition=condition)
 
     def _check(self, x: Tensor, t: Tensor) -> None:
         if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
@@ -82,8 +86,8 @@ class Normalised(nn.Module):
                     f"`{name}` must be one number or {shape[0]}, for state {state_shape}; got {value.numel()}."
                 )
             self.register_buffer(name, value.reshape(shape if value.numel() > 1 else ()).expand(shape).clone())
-        self.register_buffer("t_start", torch.as_tensor(t_start, dtype=like.dtype, device=like.device))
-        self.register_buffer("t_scale", torch.as_tensor(t_scale, dtype=like.dtype, device=like.device))
+        for name, value in (("t_start", t_start), ("t_scale", t_scale)):
+            self.register_buffer(name, torch.as_tensor(value, dtype=like.dtype, device=like.device))
 
     @staticmethod
     def fit(network: nn.Module, data: Trajectories) -> Normalised:
@@ -91,19 +95,21 @@ class Normalised(nn.Module):
         and as typical velocity the spread over the time in which a path moves that far.
 
         Δx/Δt will not do: it grows like σ/√Δt and measures noise. Nor will displacement over a whole path, which
-        is far too small when the path turns round many times. The time to move by the spread knows neither.
+        is far too small when the path turns round many times. The time to move by the spread knows neither. Of more
+        than 64 megabytes, evenly chosen paths are measured.
         """
-        mean, scale, velocity_scale = _measure(data)
-        start, end = data.interval
-        return Normalised(
-            network,
-            data.state_shape,
-            mean=mean,
-            scale=scale,
-            velocity_scale=velocity_scale,
-            t_start=start,
-            t_scale=end - start,
-        )
+        size, (start, end) = data.states.numel() * data.states.element_size(), data.interval
+        some = data[:: max(1, min(len(data), size >> 26))]
+        moved, elapsed = _displacements(some)
+        mean, variance = channel_moments(some)
+        scale = torch.where(variance > 1e-14 * mean**2, variance.sqrt(), 1.0)
+        reached = moved >= variance
+        reached[-1] = True
+        first = reached.int().argmax(dim=0)
+        speed = moved.sqrt().gather(0, first[None])[0] / elapsed[first]
+        speed = torch.where(speed > 0, speed, scale / (end - start))
+        units = {"mean": mean, "scale": scale, "velocity_scale": speed, "t_start": start, "t_scale": end - start}
+        return Normalised(network, data.state_shape, **units)
 
     def keep(self, coordinates: slice) -> Normalised:
         """Leave the units of these coordinates (or channels) as they are in the data: angles stay in radians."""
@@ -142,29 +148,6 @@ class Normalised(nn.Module):
         return objective(
             lambda y, s: self(y * unit, s, **given) / unit, x / unit, t, *(d / unit for d in dx), dt, **options
         )
-
-
-class Measures(NamedTuple):
-    """Mean, spread and typical velocity of each coordinate (or channel), float64."""
-
-    mean: Tensor
-    scale: Tensor
-    velocity_scale: Tensor
-
-
-def _measure(data: Trajectories, *, megabytes: float = 64) -> Measures:
-    """Measures of the paths, or of evenly chosen ones when they are more than that many megabytes."""
-    size = data.states.numel() * data.states.element_size()
-    data = data[:: max(1, min(len(data), int(size / (megabytes * 2**20))))]
-    moved, elapsed = _displacements(data)
-    mean, variance = channel_moments(data)
-    scale = torch.where(variance > 1e-14 * mean**2, variance.sqrt(), 1.0)
-    reached = moved >= variance
-    reached[-1] = True
-    first = reached.int().argmax(dim=0)
-    velocity_scale = moved.sqrt().gather(0, first[None])[0] / elapsed[first]
-    start, end = data.interval
-    return Measures(mean, scale, torch.where(velocity_scale > 0, velocity_scale, scale / (end - start)))
 
 
 def channel_moments(data: Trajectories) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from phibe.calculus import Velocity
 from phibe.networks.network import ACTIVATIONS, Network
 from phibe.networks.unet import TimeEmbedding, join
 
@@ -64,10 +62,6 @@ class Transformer(Network):
         for layer in self.layers:
             h = layer(h)
         return self.leave(h).mT.unflatten(2, self.state_shape[1:])
-
-    def conditioned(self, condition: Tensor) -> Velocity:
-        """v(x, t) under one condition, as that of the U-Net."""
-        return partial(self, condition=condition)
 
 
 class Layer(nn.Module):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phibe.calculus import Velocity
 from phibe.networks.network import ACTIVATIONS, Network
 
 
@@ -48,7 +47,14 @@ class UNet(Network):
             time=time,
             activation=activation,
         )
-        self._check_grids(patch * 2 ** (len(multipliers) - 1), padding)
+        factor = patch * 2 ** (len(multipliers) - 1)
+        if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
+            raise ValueError(
+                f"This U-Net takes states (channels, height, width) with sides divisible by {factor}; got "
+                f"{self.state_shape}. Fewer `multipliers`, a smaller `patch`, or pad the states?"
+            )
+        if padding not in ("circular", "zeros"):
+            raise ValueError(f"`padding` must be 'circular' (periodic fields) or 'zeros'; got {padding!r}.")
         size, widths, act = self.state_shape[0], [channels * m for m in multipliers], ACTIVATIONS[activation]
         self.embed = TimeEmbedding(channels, act) if time else None
         block = partial(ResidualBlock, embedding=4 * channels if time else 0, padding=padding, activation=act)
@@ -65,9 +71,8 @@ class UNet(Network):
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         self._check(x, t)
         e = None if self.embed is None else self.embed(t.to(x.dtype))
-        h = self.enter(
-            F.pixel_unshuffle(join(x, condition, self.arguments["condition_channels"]), self.arguments["patch"])
-        )
+        x = join(x, condition, self.arguments["condition_channels"])
+        h = self.enter(F.pixel_unshuffle(x, self.arguments["patch"]))
         skips: list[Tensor] = []
         for i, level in enumerate(self.down):
             if i:
@@ -78,19 +83,6 @@ class UNet(Network):
             h = grow(F.interpolate(h, scale_factor=2, mode="nearest"))
             h = _through(level, torch.cat([h, skips.pop()], dim=1), e)
         return F.pixel_shuffle(self.leave(h), self.arguments["patch"])
-
-    def conditioned(self, condition: Tensor) -> Velocity:
-        """v(x, t) under one condition, for objectives and flows: (n, k, height, width), or (k, height, width)."""
-        return partial(self, condition=condition)
-
-    def _check_grids(self, factor: int, padding: str) -> None:
-        if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
-            raise ValueError(
-                f"This U-Net takes states (channels, height, width) with sides divisible by {factor}; got "
-                f"{self.state_shape}. Fewer `multipliers`, a smaller `patch`, or pad the states?"
-            )
-        if padding not in ("circular", "zeros"):
-            raise ValueError(f"`padding` must be 'circular' (periodic fields) or 'zeros'; got {padding!r}.")
 
 
 class ResidualBlock(nn.Module):
