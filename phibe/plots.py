@@ -145,16 +145,16 @@ def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str = "svg") -> bytes:
+def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str = "svg", **options: Any) -> bytes:
     """The figure as a file, `size` pixels wide and high (doubled in a png), by matplotlib on a transparent ground.
 
-    Thousands of dots would make a large SVG: they are a picture inside it. Legends are left to the page.
+    `options` are further ones of matplotlib. Many dots are one image inside the SVG; legends are left to the page.
     """
     import matplotlib
     from matplotlib import pyplot
 
     inches = tuple(side / 72 for side in size)
-    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False)
+    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False, **options)
     grid = hv.Store.lookup_options("matplotlib", figure, "plot").kwargs.get("show_grid", False)
     with matplotlib.rc_context(PAPER):
         picture = hv.Store.renderers["matplotlib"].get_plot(figure).state
@@ -436,6 +436,8 @@ _WRAP = ":host { flex-wrap: wrap; } :host > * { flex: 1 1 280px; }"
 
 def _framed(layers: Sequence[Any], **options: Any) -> hv.Overlay:
     """Layers over one pair of axes, in the size and with the tools of every figure."""
+    if "title" in options:  # HoloViews formats titles
+        options["title"] = options["title"].replace("{", "{{").replace("}", "}}")
     return _styled(hv.Overlay(list(layers)), **{"show_grid": True, **SIZE, **WHEEL, **options})
 
 
