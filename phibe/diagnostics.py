@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -66,7 +66,9 @@ class Diagnosis:
     def __str__(self) -> str:
         rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
         head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as fractions of the RMS drift"
-        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
+        bias = (f"{e.bias:.1%}" if math.isfinite(e.bias) else "?" for e in self.errors)
+        table = zip(self.errors, bias, strict=True)
+        lines = [f"  {e.objective:12} {e.step:9.4g} {share:>8} {e.noise:8.1%}" for e, share in table]
         return "\n".join(["what the data says", *rows, "", head, *lines])
 
 
@@ -82,8 +84,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     >>> sorted({error.objective for error in phibe.diagnose(data).errors})
     ['phibe', 'symmetric', 'symmetric2']
     """
-    observations = len(data) * data.states.shape[1]
-    data = _standardise(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])
+    data = _standardise(data[:: max(1, min(len(data) // BLOCKS, len(data) * data.states.shape[1] // 100_000))])
     d, blocks = data.state_shape[0], data.blocks(BLOCKS)
     if (shortest := min(block._shortest() for block in blocks)) < 5:
         raise ValueError(
@@ -98,13 +99,11 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
         drift = fit_blocks(blocks, lift(features), "regression", weighted=True)
         unit = _rms(drift(*probes))
-        every = (estimator_errors(name, blocks, lift(features), probes, unit) for name in ESTIMATORS)
-        errors = [error for found in every for error in found]
+        errors = [e for name in ESTIMATORS for e in estimator_errors(name, blocks, lift(features), probes, unit)]
         turning = fit_blocks(blocks, lift(affine), "symmetric", weighted=True)
     rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
     found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
-    found.verdicts.update(_verdicts(found, d))
-    return found
+    return replace(found, verdicts=_verdicts(found, d))
 
 
 # -- what is looked at -------------------------------------------------------------------------------------------------
@@ -211,8 +210,7 @@ def circulation(turning: BasisField, data: Trajectories, probes: tuple[Tensor, T
     d = data.state_shape[0]
     if d == 1:
         return 0.0, 0.0
-    root = matrix_root(_noise(data), floor=1e-12)
-    units = torch.eye(d, dtype=torch.float64)
+    root, units = matrix_root(_noise(data), floor=1e-12), torch.eye(d, dtype=torch.float64)
     psi = torch.stack([turning.basis(probes[0] + unit, probes[1]) - turning.basis(*probes) for unit in units], dim=-1)
     slopes = psi.mean(0)  # (p, d, d): the gradient of each basis field
 
@@ -282,10 +280,6 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
         "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
         "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
     }
-
-
-def _percent(part: float) -> str:
-    return f"{part:.1%}" if math.isfinite(part) else "?"
 
 
 def _graded(part: float, good: str, bad: str) -> str:

@@ -125,10 +125,10 @@ def marginal_distances(
         if len(reference) < LEAST or not rows:
             continue
         samples = (generated[:, k], seen[:, k], starts)
-        distances = (_root_mean([_distance(x[row], reference) for row in rows]) for x in samples)
-        every = torch.cat(rows)
-        moments = _moment_gap(generated[every, k], torch.cat([seen[every, k], reference]))
-        found.append(Distance(time, *distances, min(len(rows[0]), len(reference)), *moments))
+        away, floor, rest = (_root_mean([_distance(x[row], reference) for row in rows]) for x in samples)
+        every, paths = torch.cat(rows), min(len(rows[0]), len(reference))
+        gap, scale = _moment_gap(generated[every, k], torch.cat([seen[every, k], reference]))
+        found.append(Distance(time, away, floor, rest, paths, gap, scale))
     return found
 
 
@@ -269,8 +269,8 @@ def judge_moments(distances: list[Distance]) -> list[Finding]:
     error = moment_error(distances)
     scale = math.exp(sum(math.log(d.scale) for d in distances) / len(distances))
     text = f"Mean and spread are off by {error:.2f} of the spread at their time; the generated spread is "
-    grade = _grade(error <= NARROW, error <= WIDE)
-    return [Finding("mean and spread", grade, f"{text}{scale:.2f} times the observed one.")]
+    text += f"{scale:.2f} times the observed one."
+    return [Finding("mean and spread", _grade(error <= NARROW, error <= WIDE), text)]
 
 
 def judge_resolution(distances: list[Distance]) -> list[Finding]:

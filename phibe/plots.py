@@ -136,8 +136,7 @@ def _styled(figure: Any, **options: Any) -> Any:
 
 def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in matplotlib's words: a dot's size is an area there, not a width."""
-    named = {MATPLOTLIB.get(name, name): value for name, value in options.items()}
-    named.pop(None, None)
+    named = {word: value for name, value in options.items() if (word := MATPLOTLIB.get(name, name))}
     if "s" in named:
         named["s"] **= 2
     if named.get("linestyle") == "dotdash":

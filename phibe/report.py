@@ -334,13 +334,13 @@ def _images(_: Quality, views: Views) -> list[Section]:
 def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
     about = quality.data
     (short, long), (first, last) = about["observations"], about["interval"]
-    low, step, high = about["steps"]
+    step, (low, high) = about["steps"][1], (f"{about['steps'][k]:.4g}" for k in (0, 2))
     shared = "shared by all paths" if about["shared_times"] else "each path its own"
     rows = [
         ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
         ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
         ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
-        ("step", f"{step:.4g}" if high - low <= 1e-6 * high else f"{step:.4g} (median; {low:.4g} to {high:.4g})"),
+        ("step", low if low == high else f"{step:.4g} (median; {low} to {high})"),
         ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
     ]
     if len(about["state_shape"]) == 1:
@@ -351,7 +351,8 @@ def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]
 
 def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:
     network, settings = about["network"], about.get("config", {})
-    arguments, chosen = (_listed(part) for part in (network.get("arguments", {}), settings))
+    parts = network.get("arguments", {}), settings
+    arguments, chosen = (", ".join(f"{name}={value}" for name, value in part.items()) for part in parts)
     rows = [
         ("objective", quality.objective),
         ("class", f"{network['name']}({arguments})" + (", normalised" if network.get("normalised") else "")),
@@ -359,7 +360,3 @@ def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]
         ("integrated with", quality.method),
     ]
     return [*rows, ("settings", chosen)] if chosen else rows
-
-
-def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
