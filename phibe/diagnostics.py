@@ -1,14 +1,14 @@
-"""What observed trajectories say by themselves: step, sample size, memory, circulation, and what to do about them.
+"""Diagnosis of observed trajectories, of no known process: step, sample size, memory, circulation, and advice.
 
-`diagnose` fits the same class of velocities at several steps and on blocks of the data: differences between the steps
-show the bias, blocks the noise. Nothing of the process is known here. Read next: `evaluation.py`, on a fitted flow.
+`diagnose` fits one class of velocities at several steps and on blocks of the data: the differences between the steps
+show the bias, those between the blocks the noise. Read next: `evaluation.py`, on a fitted flow.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -66,25 +66,25 @@ class Diagnosis:
     def __str__(self) -> str:
         rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
         head = f"  {'estimator':12} {'step':>9} {'bias':>8} {'noise':>8}   as fractions of the RMS drift"
-        lines = [f"  {e.objective:12} {e.step:9.4g} {_percent(e.bias):>8} {e.noise:8.1%}" for e in self.errors]
+        bias = (f"{e.bias:.1%}" if math.isfinite(e.bias) else "?" for e in self.errors)
+        table = zip(self.errors, bias, strict=True)
+        lines = [f"  {e.objective:12} {e.step:9.4g} {share:>8} {e.noise:8.1%}" for e, share in table]
         return "\n".join(["what the data says", *rows, "", head, *lines])
 
 
 def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
-    """What can be told from the data alone; all of it in standard coordinates, and of at most six of them.
+    """What can be told from the data alone, in standard coordinates.
 
     Velocities are fitted at every observation, every second and every fourth, with polynomials of `degree` (default:
-    cubic up to two coordinates, else affine), in time too if the marginals change. Their differences show the bias of
-    the step, blocks of the data the noise. Of larger states the leading principal components are used, of more than
-    100,000 observations only some of the paths.
+    cubic up to two coordinates, else affine), in time too if the marginals change. Of states of more than six
+    coordinates the leading principal components are used, of more than 100,000 observations some of the paths.
 
     >>> import phibe, torch
     >>> data = phibe.OU.reversible().simulate(paths=80, times=torch.linspace(0, 1, 11), seed=0)
     >>> sorted({error.objective for error in phibe.diagnose(data).errors})
     ['phibe', 'symmetric', 'symmetric2']
     """
-    observations = len(data) * data.states.shape[1]
-    data = _standardise(data[:: max(1, min(len(data) // BLOCKS, observations // 100_000))])
+    data = _standardise(data[:: max(1, min(len(data) // BLOCKS, len(data) * data.states.shape[1] // 100_000))])
     d, blocks = data.state_shape[0], data.blocks(BLOCKS)
     if (shortest := min(block._shortest() for block in blocks)) < 5:
         raise ValueError(
@@ -99,13 +99,11 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
         drift = _fitted(blocks, lift(features), "regression")
         unit = _rms(drift(*probes))
-        every = (estimator_errors(name, blocks, lift(features), probes, unit) for name in ESTIMATORS)
-        errors = [error for found in every for error in found]
+        errors = [e for name in ESTIMATORS for e in estimator_errors(name, blocks, lift(features), probes, unit)]
         turning = _fitted(blocks, lift(affine), "symmetric")
     rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
     found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
-    found.verdicts.update(_verdicts(found, d))
-    return found
+    return replace(found, verdicts=_verdicts(found, d))
 
 
 # -- what is looked at -------------------------------------------------------------------------------------------------
@@ -130,10 +128,11 @@ def changes_with_time(data: Trajectories) -> bool:
     enough to tell."""
     if len(data) < BLOCKS:
         return False
-    third = max(1, data._shortest() // 3)
-    ends = data.states[:, :third].mean(1), data.states[:, data._shortest() - third : data._shortest()].mean(1)
-    for power in (1, 2):
-        a, b = ((part - part.mean(0)) ** 2 if power == 2 else part for part in ends)
+    length = data._shortest()
+    third = max(1, length // 3)
+    first, last = data.states[:, :third].mean(1), data.states[:, length - third : length].mean(1)
+    squares = ((part - part.mean(0)) ** 2 for part in (first, last))
+    for a, b in ((first, last), tuple(squares)):
         error = ((a.var(0) + b.var(0)) / len(data)).sqrt()
         if bool(((a.mean(0) - b.mean(0)).abs() > 5 * error).any()):
             return True
@@ -163,7 +162,7 @@ def estimator_errors(
 
     Of an estimator of order m, v_h − v_2h is (2^m − 1) times the bias of v_h, apart from the noise of the difference.
     At a larger step the bias is taken to be no smaller: fits at steps beyond all memory agree on nothing but zero.
-    Where too few observations are left for the basis it is not known: infinite, or that of the step before, grown.
+    Where too few observations are left for the basis it is infinite, or that of the step before, grown.
     """
     kind, steps = find_objective(name), blocks[0].typical_step
     longest = min(block._shortest() for block in blocks)
@@ -179,7 +178,7 @@ def estimator_errors(
             bias = here if math.isinf(bias) else max(here, bias)
         elif k > 1:
             bias *= power + 1
-        spread = float(fits[k].standard_error(*probes).square().sum(1).mean().sqrt())
+        spread = _rms(fits[k].standard_error(*probes))
         errors.append(EstimatorError(name, k, k * steps, bias / unit, spread / unit))
     return errors
 
@@ -210,15 +209,14 @@ def _difference(a: BasisField, b: BasisField, basis: Basis, probes: tuple[Tensor
 def circulation(turning: BasisField, data: Trajectories, probes: tuple[Tensor, Tensor]) -> tuple[float, float]:
     """How fast the flow rotates, in radians per time, and the standard error.
 
-    The mean gradient of an affine v, in coordinates in which the noise is round, is symmetric for a reversible process;
-    its antisymmetric part is a rotation. Where some coordinates have no noise, the covariance of the
-    states takes its place.
+    The mean gradient of an affine v, in coordinates in which the noise is isotropic, is symmetric for a reversible
+    process; its antisymmetric part is a rotation. Where some coordinates have no noise, the covariance of the states
+    takes its place.
     """
     d = data.state_shape[0]
     if d == 1:
         return 0.0, 0.0
-    root = matrix_root(_noise(data), floor=1e-12)
-    units = torch.eye(d, dtype=torch.float64)
+    root, units = matrix_root(_noise(data), floor=1e-12), torch.eye(d, dtype=torch.float64)
     psi = torch.stack([turning.basis(probes[0] + unit, probes[1]) - turning.basis(*probes) for unit in units], dim=-1)
     slopes = psi.mean(0)  # (p, d, d): the gradient of each basis field
 
@@ -248,7 +246,7 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
     the variance explained by the past over that explained by the present, and the mean square of the standard scores.
     """
     lag = max(1, min(8, min(block._shortest() for block in blocks) // 4))
-    grams, moments, present = [], [], 0.0
+    grams, sums, present = [], [], 0.0
     for block in blocks:
         x, t, dt = block.windows(lag + 2)
         place, end = x[:, lag], x[:, lag + 1]
@@ -258,14 +256,14 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
         weight = dt[:, lag:].rsqrt()
         design = torch.cat([past, state], 1) * weight
         grams.append(design.mT @ design)
-        moments.append(design.mT @ ((end - place - known) * weight))
+        sums.append(design.mT @ ((end - place - known) * weight))
         present += float((known * weight).square().sum())
     p = past.shape[1]
-    inverse, _ = pseudo_inverse(torch.stack(grams).sum(0))
-    theta = inverse @ torch.stack(moments).sum(0)
-    influence = torch.stack([inverse @ (m - g @ theta) for g, m in zip(grams, moments, strict=True)])
-    error = _block_variance(influence).sqrt()[:p]
-    gain = float((theta * torch.stack(moments).sum(0))[:p].sum())
+    gram, moments = torch.stack(grams), torch.stack(sums)
+    inverse, _ = pseudo_inverse(gram.sum(0))
+    theta = inverse @ moments.sum(0)
+    error = _block_variance(inverse @ (moments - gram @ theta)).sqrt()[:p]
+    gain = float((theta * moments.sum(0))[:p].sum())
     return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
 
 
@@ -288,10 +286,6 @@ def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
         "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
         "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
     }
-
-
-def _percent(part: float) -> str:
-    return f"{part:.1%}" if math.isfinite(part) else "?"
 
 
 def _graded(part: float, good: str, bad: str) -> str:

@@ -1,6 +1,6 @@
-"""Ensembles: the states of many paths at common times, observed, integrated by a flow, or drawn; and their densities.
+"""Ensembles: the states of many paths at common times, observed, integrated or drawn; and their densities.
 
-`place_marks` chooses the times, `observed` and `integrate` give the states there: what `evaluation.py` compares.
+`place_marks` chooses the times; `observed` and `integrate` give the states that `evaluation.py` compares.
 `fit_density` and `generate_with_density` are for samples with their log-density. Read next: `bases.py`.
 """
 
@@ -48,21 +48,15 @@ def time_free(flow: Flow, data: Trajectories) -> bool:
     return all(torch.equal(values[0], value) for value in values)
 
 
-def _clock(data: Trajectories, *, elapsed: bool) -> Tensor:
-    """The times of all observations, (path, time): as they are, or since the start of each path."""
-    times = data._path_times()
-    return times - times[:, :1] if elapsed else times
-
-
 def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1, first: int = 1) -> Marks:
     """At most `count` marks over the observations first, first + every, …, evenly, the last one among them.
 
     On a grid that all paths share they are observed times. Else they are even in time, and stand for the observations
     up to half-way to the next mark.
     """
-    times, inside = _clock(data, elapsed=elapsed), data._observed().clone()
-    inside[:, :first] = False
-    inside[:, first:] &= (torch.arange(times.shape[1] - first) % every == 0)[None]
+    times, column = data._path_times(), torch.arange(data.states.shape[1])
+    times = times - times[:, :1] if elapsed else times
+    inside = data._observed() & (column >= first) & ((column - first) % every == 0)
     longest = times[0 if data.lengths is None else int(data.lengths.argmax())]
     even = (times - longest).abs() <= 1e-6 * longest[:2].diff().abs()
     if bool(even[inside].all()):
@@ -81,8 +75,7 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
 
 def observed(data: Trajectories, marks: Marks) -> Tensor:
     """The observed states at the marks, (path, mark, *state); NaN where there is none."""
-    rows = torch.arange(len(data))[:, None]
-    states = data.states[rows, marks.index.clamp(min=0)].clone()
+    states = data.states[torch.arange(len(data))[:, None], marks.index.clamp(min=0)]
     states[marks.index < 0] = torch.nan
     return states
 
@@ -94,26 +87,26 @@ def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str | Non
     Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
     where there was no observation, and from where the flow has diverged.
     """
-    times, rows = data._path_times(), torch.arange(len(data))
-    x, t, states = data.states[:, 0], times[:, 0], []
-    for k in range(len(marks.times)):
-        there = marks.index[:, k] >= 0
-        gap = torch.where(there, times[rows, marks.index[:, k].clamp(min=0)] - t, 0.0)
-        x = _follow(flow, x, t, gap, method or flow.method)
-        t = t + gap
-        state = x.clone()
-        state[~there] = torch.nan
-        states.append(state)
+    places = data._path_times().gather(1, marks.index.clamp(min=0))
+    x, t, states = data.states[:, 0], data._path_times()[:, 0], []
+    for there, place in zip((marks.index >= 0).T, places.T, strict=True):
+        gap = torch.where(there, place - t, 0.0)
+        x, t = _follow(flow, x, t, gap, method or flow.method), t + gap
+        states.append(torch.where(_beside(there, x), x, torch.nan))
     return torch.stack(states, dim=1)
+
+
+def _beside(numbers: Tensor, x: Tensor) -> Tensor:
+    """One number a state, (n,), in a shape that multiplies states (n, *state)."""
+    return numbers.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tensor:
     """Each state from its own time t over its own gap, in steps no longer than the data's."""
-    shape = (-1, *[1] * (x.ndim - 1))
     start, length = t.to(x.dtype), gap.to(x.dtype)
 
     def own(z: Tensor, s: Tensor) -> Tensor:
-        return length.reshape(shape) * flow.velocity(z, start + s * length)
+        return _beside(length, z) * flow.velocity(z, start + s * length)
 
     longest = float(gap.max())
     steps = max(1, math.ceil(longest / flow.step - 1e-6)) if flow.step else 8
@@ -147,11 +140,9 @@ def fit_density(x: Tensor) -> FittedDensity:
     kinds = {"Gaussian": _gaussian, "kernel estimate": _kernel}
     scores = {name: float(kind(flat[::2])(flat[1::2]).mean()) for name, kind in kinds.items()}
     name = max(scores, key=lambda kind: scores[kind])
-    density = kinds[name](flat)
-    description = f"a {name} of {n} states (mean log-density of states left out: " + ", ".join(
-        f"{kind} {score:.3f}" for kind, score in scores.items()
-    )
-    return FittedDensity(lambda y: density(y.flatten(1).double()).to(y.dtype), description + ")")
+    density, listed = kinds[name](flat), ", ".join(f"{kind} {score:.3f}" for kind, score in scores.items())
+    description = f"a {name} of {n} states (mean log-density of states left out: {listed})"
+    return FittedDensity(lambda y: density(y.flatten(1).double()).to(y.dtype), description)
 
 
 def _gaussian(x: Tensor) -> Density:
@@ -192,19 +183,16 @@ def draw_states(x: Tensor, count: int, *, seed: int = 0) -> Tensor:
     if count <= len(x):
         return x[torch.randperm(len(x), generator=generator)[:count].sort().values]
     flat = x.flatten(1).double()
-    n, d = flat.shape
-    root = _bandwidth(flat)
-    chosen = flat[torch.randint(n, (count,), generator=generator)]
-    noise = torch.randn(count, d, dtype=torch.float64, generator=generator)
-    return (chosen + noise @ root.mT).to(x.dtype).reshape(count, *x.shape[1:])
+    chosen = flat[torch.randint(len(x), (count,), generator=generator)]
+    noise = torch.randn(chosen.shape, dtype=torch.float64, generator=generator)
+    return (chosen + noise @ _bandwidth(flat).mT).to(x.dtype).reshape(count, *x.shape[1:])
 
 
 def states_at(data: Trajectories, t: float) -> Tensor:
     """The state of each path that was observed within half a typical step of `t`, (n, *state)."""
-    times, inside = data._path_times(), data._observed()
-    gap = torch.where(inside, (times - t).abs(), torch.inf)
+    gap = torch.where(data._observed(), (data._path_times() - t).abs(), torch.inf)
     distance, index = gap.min(dim=1)
-    near = distance <= 0.5 * float(times.diff(dim=1)[data._observed(2)].median())
+    near = distance <= 0.5 * data.typical_step
     return data.states[torch.arange(len(data))[near], index[near]]
 
 

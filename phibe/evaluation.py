@@ -1,10 +1,9 @@
-"""Evaluation: what a fitted flow is worth, in numbers and a verdict, by data that it was not fitted to.
+"""Evaluation: a fitted flow against data that it was not fitted to, in numbers and a verdict.
 
-`evaluate` compares the marginals that the flow generates with those of held-out paths, and both with the distance of
-other paths of the data from them, the data-against-data floor: no flow can be told from the data below it. It adds the
-objective on held-out paths, which is 0 for v = 0, and, given a flow refitted to every other observation, the marginals
-at the observations that were left out. It never fits: `fitting.refit_thinned` does. A run remembers where its data is
-(`write_source`, `open_source`). Read next: `report.py`.
+`evaluate` compares generated marginals with those of held-out paths. The floor is the distance of other paths of the
+data from them: below it no flow can be told from the data. It adds the objective on held-out paths (0 for v = 0) and,
+given a flow refitted to every other observation, the marginals at the observations left out. It never fits.
+`write_source` and `open_source` note and find the data of a run. Read next: `report.py`.
 """
 
 from __future__ import annotations
@@ -72,10 +71,9 @@ LEAST, DRAWS, MEGABYTES = 8, 4, 64
 class Distance:
     """Sliced W₂ at `time` from held-out paths, in standard deviations of the data.
 
-    That of the flow, that of as many other paths (the floor: what two samples of one distribution differ by), and that
-    of the persistence forecast, the states at the start. `paths` is the size of a sample. `gap` is the mean square
-    error of the generated mean and spread of a coordinate, in spreads of that time, less what sampling explains;
-    `scale` the generated over the true spread.
+    Of the flow, of as many other paths (the floor), and of the persistence forecast, the states at the start; `paths`
+    is the size of a sample. `gap` is the mean square error of the generated mean and spread of a coordinate, in spreads
+    of that time, less what sampling explains; `scale` the generated over the true spread.
     """
 
     time: float
@@ -87,49 +85,57 @@ class Distance:
     scale: float
 
 
+def _some_states(data: Trajectories) -> Tensor:
+    """Observed states (n, *state), of as many paths as 64 MB hold."""
+    some = data[:: max(1, data.states.nbytes // 2**26)]
+    return some.states[some._observed()].double()
+
+
+def _by_channel(x: Tensor) -> Tensor:
+    """States as (n, coordinate or channel, place)."""
+    return x.double().reshape(len(x), x.shape[1], -1)
+
+
 def spread(data: Trajectories) -> Tensor:
     """Standard deviation of each coordinate (of each channel of larger states), to divide states by."""
-    seen = data[:: max(1, data.states.nbytes // 2**26)]
-    x = seen.states[seen._observed()].double()
-    sigma = x.reshape(len(x), x.shape[1], -1).std(dim=(0, 2))
+    sigma = _by_channel(_some_states(data)).std(dim=(0, 2))
     return torch.where(sigma > 0, sigma, 1.0).reshape(-1, *[1] * (len(data.state_shape) - 1)).to(data.states.dtype)
 
 
 def marginal_distances(
-    flow: Flow, train: Trajectories, held: Trajectories, marks: tuple[Marks, Marks], *, unit: Tensor, method: str
+    flow: Flow, data: Trajectories, count: int, marks: Marks, *, unit: Tensor, method: str
 ) -> list[Distance]:
-    """Distances at the marks of the training and of the held-out paths.
+    """Distances at the marks of `data`: the first `count` paths were seen by the fit, the others are held out.
 
-    The flow integrates the starts of some training paths, as many as are held out, and the result is compared with the
-    held-out states; the same training paths, as observed, give the floor. An exact flow has the floor's distance.
+    The flow integrates the starts of as many seen paths as are held out, some times over. The same paths, as observed,
+    give the floor: an exact flow is at it.
     """
-    size = min(len(held), len(train))
-    draws = max(1, min(DRAWS, len(train) // size))
-    starts = train.states[: draws * size, 0] / unit
-    generated = integrate(flow, train[: draws * size], marks[0].of(slice(draws * size)), method=method) / unit
-    seen, target = observed(train, marks[0])[: draws * size] / unit, observed(held, marks[1])[:size] / unit
+    if not count:
+        return []
+    size = min(len(data) - count, count)
+    draws = max(1, min(DRAWS, count // size))
+    used = slice(draws * size)
+    groups = torch.arange(draws * size).split(size)
+    seen, target = (observed(data[part], marks.of(part)) / unit for part in (used, slice(count, count + size)))
+    starts, generated = data.states[used, 0] / unit, integrate(flow, data[used], marks.of(used), method=method) / unit
     found = []
-    for k, time in enumerate(marks[0].times.tolist()):
+    for k, time in enumerate(marks.times.tolist()):
         reference = target[torch.isfinite(target[:, k]).flatten(1).all(1), k]
-        groups = [range(i * size, (i + 1) * size) for i in range(draws)]
-        rows = [[p for p in group if marks[0].index[p, k] >= 0] for group in groups]
-        rows = [row for row in rows if len(row) >= LEAST]
+        rows = [row for group in groups if len(row := group[marks.index[group, k] >= 0]) >= LEAST]
         if len(reference) < LEAST or not rows:
             continue
-        of = (generated[:, k], seen[:, k], starts)
-        away, floor, rest = (_root_mean([_distance(p[row], reference) for row in rows]) for p in of)
-        paths = min(len(rows[0]), len(reference))
-        all_rows = [p for row in rows for p in row]
-        gap, scale = _moment_gap(generated[all_rows, k], torch.cat([seen[all_rows, k], reference]))
+        samples = (generated[:, k], seen[:, k], starts)
+        away, floor, rest = (_root_mean([_distance(x[row], reference) for row in rows]) for x in samples)
+        every, paths = torch.cat(rows), min(len(rows[0]), len(reference))
+        gap, scale = _moment_gap(generated[every, k], torch.cat([seen[every, k], reference]))
         found.append(Distance(time, away, floor, rest, paths, gap, scale))
     return found
 
 
 def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
     """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one
-    distribution, and the geometric mean of the ratio of spreads; of images the spread is that of a channel. A test of
-    two numbers sees what a distance of whole distributions misses."""
-    made, true = (part.double().reshape(len(part), part.shape[1], -1) for part in (made, true))
+    distribution, and the geometric mean of the ratio of spreads; of images the spread is that of a channel."""
+    made, true = _by_channel(made), _by_channel(true)
     each, unit = true.std(0), true.var(0).mean(1, keepdim=True).sqrt()
     kept = unit[:, 0] > 1e-6 * unit.max()
     shift, change = (made.mean(0) - true.mean(0))[kept] / unit[kept], (made.std(0) - each)[kept] / unit[kept]
@@ -164,15 +170,12 @@ def moment_error(distances: list[Distance]) -> float:
 
 
 def held_out_objective(
-    flow: Flow, held: Trajectories, objective: str, *, unit: Tensor, noise: float | None = None, samples: int = 20_000
+    flow: Flow, held: Trajectories, objective: str, *, unit: Tensor, noise: float | None = None
 ) -> Estimate | None:
-    """The mean objective on held-out paths, in standard coordinates, and its standard error; of v = 0 it is 0.
-
-    The error comes from the differences between blocks of paths (of few paths, stretches), since neighbouring samples
-    of a path are not independent. None if no path is long enough.
-    """
+    """The mean objective on held-out paths, in standard coordinates, and its standard error, that of blocks of paths
+    (of few paths, stretches). It is 0 for v = 0, and None if no path is long enough."""
     kind, size = find_objective(objective), held.states[0, 0].numel()
-    means, options, samples = [], {}, min(samples, max(400, 4_000_000 // size))
+    means, options, samples = [], {}, min(20_000, max(400, 4_000_000 // size))
     if objective == "isotropic":  # σ²I knows no other units
         generator = torch.Generator().manual_seed(0)
         options = {"noise": noise or estimate_noise(held), "exact": size <= 64, "generator": generator}
@@ -217,15 +220,18 @@ class Finding:
     text: str
 
 
-def criteria() -> str:
-    return (
-        f"Good: marginals within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means "
-        f"and spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard "
-        f"deviations, and a held-out objective at least {SURE:g} standard errors below that of no motion. Not "
-        f"trustworthy: marginals beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and "
-        f"spreads off by more than {WIDE:.0%}, a flow that diverges, or an objective above that of no motion. In "
-        "between: usable with care. The worst of the findings decides."
-    )
+CRITERIA = (
+    f"Good: marginals within {NEAR:g} times the floor (or {SMALL:.0%} of a standard deviation beyond it), means "
+    f"and spreads within {NARROW:.0%} of the spread at their time, a floor of at most {COARSE:g} standard "
+    f"deviations, and a held-out objective at least {SURE:g} standard errors below that of no motion. Not "
+    f"trustworthy: marginals beyond {FAR:g} times the floor and {LARGE:.0%} of a standard deviation, means and "
+    f"spreads off by more than {WIDE:.0%}, a flow that diverges, or an objective above that of no motion. In "
+    "between: usable with care. The worst of the findings decides."
+)
+
+
+def _grade(good: bool, usable: bool) -> str:
+    return GRADES[0 if good else 1 if usable else 2]
 
 
 def judge_objective(value: Estimate | None, *, objective: str) -> Finding:
@@ -234,12 +240,13 @@ def judge_objective(value: Estimate | None, *, objective: str) -> Finding:
     if value is None:
         return Finding(about, GRADES[1], "There are too few observations to evaluate the objective on held-out paths.")
     score = -value.value / value.error if value.error > 0 else 0.0
-    text = f"`{objective}` is {value.value:.3g} ± {value.error:.2g}; a velocity of zero has 0."
+    text = "The data does not show that this velocity is better than no motion."
     if score >= SURE:
-        return Finding(about, GRADES[0], f"{text} That is better than no motion by {score:.0f} standard errors.")
-    if score <= -SURE:
-        return Finding(about, GRADES[2], f"{text} Worse than no motion: the fit follows its noise.")
-    return Finding(about, GRADES[1], f"{text} The data does not show that this velocity is better than no motion.")
+        text = f"That is better than no motion by {score:.0f} standard errors."
+    elif score <= -SURE:
+        text = "Worse than no motion: the fit follows its noise."
+    text = f"`{objective}` is {value.value:.3g} ± {value.error:.2g}; a velocity of zero has 0. {text}"
+    return Finding(about, _grade(score >= SURE, score > -SURE), text)
 
 
 def judge_marginals(about: str, distances: list[Distance], *, where: str) -> Finding:
@@ -252,9 +259,7 @@ def judge_marginals(about: str, distances: list[Distance], *, where: str) -> Fin
     times, beyond = ratio(distances), excess(distances)
     text = f"{where} the generated marginals are {times:.2f} times the data-against-data floor away from held-out paths"
     text += f", {beyond:.3f} standard deviations beyond it."
-    if times <= NEAR or beyond <= SMALL:
-        return Finding(about, GRADES[0], text)
-    return Finding(about, GRADES[1] if times <= FAR or beyond <= LARGE else GRADES[2], text)
+    return Finding(about, _grade(times <= NEAR or beyond <= SMALL, times <= FAR or beyond <= LARGE), text)
 
 
 def judge_moments(distances: list[Distance]) -> list[Finding]:
@@ -264,15 +269,13 @@ def judge_moments(distances: list[Distance]) -> list[Finding]:
     error = moment_error(distances)
     scale = math.exp(sum(math.log(d.scale) for d in distances) / len(distances))
     text = f"Mean and spread are off by {error:.2f} of the spread at their time; the generated spread is "
-    grade = GRADES[0] if error <= NARROW else GRADES[1] if error <= WIDE else GRADES[2]
-    return [Finding("mean and spread", grade, f"{text}{scale:.2f} times the observed one.")]
+    text += f"{scale:.2f} times the observed one."
+    return [Finding("mean and spread", _grade(error <= NARROW, error <= WIDE), text)]
 
 
 def judge_resolution(distances: list[Distance]) -> list[Finding]:
     """Could the comparison have shown an error at all?"""
-    if not distances:
-        return []
-    if (floor := _root_mean([d.floor for d in distances])) <= COARSE:
+    if not distances or (floor := _root_mean([d.floor for d in distances])) <= COARSE:
         return []
     paths = sorted(d.paths for d in distances)[len(distances) // 2]
     text = f"With {paths} paths a sample, two samples of one distribution differ by {floor:.2f} standard deviations: "
@@ -339,11 +342,11 @@ def evaluate(
     noise: float | None = None,
     notes: Sequence[str] = (),
 ) -> Quality:
-    """What the data says of the flow: numbers, findings and a verdict. It never fits.
+    """What the data says of the flow: numbers, findings and a verdict.
 
-    `held_out` are the numbers of the paths that the fit did not see; None says that it saw all, and every fifth path is
-    then taken for a comparison that is no test. `refitted` is a flow fitted to every other observation of the training
-    paths, to be checked at those that were left out. `objective` is what the flow was fitted by.
+    `held_out` are the numbers of the paths that the fit did not see. None says that it saw all; every fifth path is
+    then compared, which is no test. `refitted` is a flow fitted to every other observation of the training paths, to
+    be checked at those left out. `objective` is what the flow was fitted by.
 
     >>> from phibe import OU
     >>> ou = OU.nonreversible()
@@ -352,29 +355,32 @@ def evaluate(
     'good'
     """
     findings: list[Finding] = []
-    method, unit, free = flow.method, spread(data), time_free(flow, data)
     if held_out is None:
         text = "No path of this data was held out: every number here is of paths that the fit has seen."
         findings.append(Finding("held-out paths", GRADES[1], text))
-    parts = Parts.of(data, held_out_paths(data, held_out))
-    value = held_out_objective(flow, parts.unseen, objective, unit=unit, noise=noise)
-    marginals = parts.distances(flow, unit=unit, method=method, elapsed=free)
+    unit, free = spread(data), time_free(flow, data)
+    some, count = _arranged(data, held_out_paths(data, held_out))
+
+    def distances(of: Flow, every: int) -> list[Distance]:
+        marks = place_marks(some, MARKS, elapsed=free, every=every)
+        return marginal_distances(of, some, count, marks, unit=unit, method=flow.method)
+
+    value = held_out_objective(flow, some[count:], objective, unit=unit, noise=noise)
+    marginals, left_out = distances(flow, 1), distances(refitted, 2) if refitted else []
     findings.append(judge_objective(value, objective=objective))
     findings.append(judge_marginals("marginals", marginals, where="At the observed times"))
     findings += [*judge_moments(marginals), *judge_resolution(marginals)]
-    left_out: list[Distance] = []
-    if refitted is not None:
-        left_out = parts.distances(refitted, unit=unit, method=method, elapsed=free, every=2)
-        thinned = "Fitted to every other observation, at those left out"
-        findings.append(judge_marginals("intermediate times", left_out, where=thinned))
+    if refitted:
+        where = "Fitted to every other observation, at those left out"
+        findings.append(judge_marginals("intermediate times", left_out, where=where))
     return Quality(
         verdict=max((finding.grade for finding in findings), key=GRADES.index),
         findings=findings,
-        criteria=criteria(),
+        criteria=CRITERIA,
         motion=motion(marginals),
-        data=summary(data, len(parts.unseen)),
+        data=summary(data, len(some) - count),
         objective=objective,
-        method=method,
+        method=flow.method,
         time_free=free,
         held_out=value,
         marginals=marginals,
@@ -388,43 +394,24 @@ def held_out_paths(data: Trajectories, held_out: Tensor | None) -> Tensor:
     return torch.arange(0, len(data), 5) if held_out is None else held_out
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Some paths that the fit saw, the first `count`, and all those that it did not see."""
+def _arranged(data: Trajectories, held_out: Tensor) -> tuple[Trajectories, int]:
+    """Some paths that the fit saw, in random order, then those that it did not see; and how many it saw.
 
-    data: Trajectories
-    count: int
-
-    @staticmethod
-    def of(data: Trajectories, held_out: Tensor) -> Parts:
-        """As many paths of each kind as a few hundred megabytes hold; those seen in random order."""
-        others = torch.ones(len(data), dtype=torch.bool)
-        others[held_out] = False
+    As many of each kind as a few hundred megabytes hold.
+    """
+    seen = torch.ones(len(data), dtype=torch.bool)
+    seen[held_out] = False
+    most = FEW
+    if len(data.state_shape) == 1:
         most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
-        most = most if len(data.state_shape) == 1 else FEW
-        rest = others.nonzero()[:, 0]
-        rest = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))[: DRAWS * most]]
-        return Parts(data[torch.cat([rest, held_out[:most]])], len(rest))
-
-    @property
-    def unseen(self) -> Trajectories:
-        return self.data[self.count :]
-
-    def distances(self, flow: Flow, *, unit: Tensor, method: str, elapsed: bool, every: int = 1) -> list[Distance]:
-        """At marks that both kinds share."""
-        if not self.count:
-            return []
-        whole = place_marks(self.data, MARKS, elapsed=elapsed, every=every)
-        marks = whole.of(slice(self.count)), whole.of(slice(self.count, None))
-        return marginal_distances(flow, self.data[: self.count], self.unseen, marks, unit=unit, method=method)
+    order = torch.randperm(int(seen.sum()), generator=torch.Generator().manual_seed(0))[: DRAWS * most]
+    return data[torch.cat([seen.nonzero()[order, 0], held_out[:most]])], len(order)
 
 
 def summary(data: Trajectories, held: int) -> dict[str, Any]:
     """What the data is, in numbers."""
-    steps = data._path_times().diff(dim=1)[data._observed(2)] if not data.shared_times else data.times.diff()
-    lengths = data._observed().sum(1)
-    seen = data[:: max(1, data.states.nbytes // 2**26)]
-    x = seen.states[seen._observed()].double().flatten(1)
+    steps, lengths = data.steps, data._observed().sum(1)
+    x = _some_states(data).flatten(1)
     return {
         "paths": len(data),
         "held_out_paths": held,

@@ -31,7 +31,8 @@ class Estimate(NamedTuple):
 @torch.no_grad()
 def velocity_error(estimate: Velocity, truth: Velocity, x: Tensor, t: float) -> Estimate:
     """‖v̂ − v‖ in L²(ρ_t) over samples x ~ ρ_t (n, *state), with its standard error   [paper: error at time t]."""
-    return _root_mean(_square_gap(estimate, truth, x, t))
+    squares = _square_gap(estimate, truth, x, t)
+    return _root(Estimate(float(squares.mean()), float(squares.std()) / math.sqrt(len(squares))))
 
 
 @torch.no_grad()
@@ -43,24 +44,24 @@ def global_velocity_error(
     `sample(t)` draws independent states of ρ_t; the standard error is that of the samples, not of the time grid.
     """
     times = torch.as_tensor(times, dtype=torch.float64)
-    gaps = times.diff()
-    weights = torch.cat([gaps, gaps.new_zeros(1)]) / 2 + torch.cat([gaps.new_zeros(1), gaps]) / 2
+    unit = torch.eye(len(times), dtype=torch.float64)
+    weights = torch.trapezoid(unit, times).tolist()
     squares = [_square_gap(estimate, truth, sample(float(t)), float(t)) for t in times]
-    total = sum(float(w) * float(s.mean()) for w, s in zip(weights, squares, strict=True))
-    variance = sum(float(w) ** 2 * float(s.var()) / len(s) for w, s in zip(weights, squares, strict=True))
-    value = math.sqrt(total)
-    return Estimate(value, math.sqrt(variance) / (2 * value) if value else 0.0)
+    total = sum(w * float(s.mean()) for w, s in zip(weights, squares, strict=True))
+    variance = sum(w**2 * float(s.var()) / len(s) for w, s in zip(weights, squares, strict=True))
+    return _root(Estimate(total, math.sqrt(variance)))
+
+
+def _root(square: Estimate) -> Estimate:
+    """The root of a measured number, with its standard error."""
+    value = math.sqrt(square.value)
+    return Estimate(value, square.error / (2 * value) if value else 0.0)
 
 
 def _square_gap(estimate: Velocity, truth: Velocity, x: Tensor, t: float) -> Tensor:
     time = torch.full((len(x),), t, dtype=x.dtype, device=x.device)
     gap = estimate(x, time) - truth(x, time)
     return dot(gap, gap).double()
-
-
-def _root_mean(squares: Tensor) -> Estimate:
-    value = math.sqrt(float(squares.mean()))
-    return Estimate(value, float(squares.std()) / math.sqrt(len(squares)) / (2 * value) if value else 0.0)
 
 
 # -- distances between distributions -----------------------------------------------------------------------------------
@@ -116,9 +117,8 @@ def quantiles(values: Tensor, levels: Tensor) -> Tensor:
 def energy_distance(x: Tensor, y: Tensor, *, block: int = 2048) -> float:
     """√(2E|X − Y| − E|X − X'| − E|Y − Y'|), 0 exactly if the distributions agree; without the bias of equal pairs."""
     x, y = _two_samples(x, y)
-    within_x = _mean_distance(x, x, block) * len(x) / (len(x) - 1)
-    within_y = _mean_distance(y, y, block) * len(y) / (len(y) - 1)
-    return math.sqrt(max(2 * _mean_distance(x, y, block) - within_x - within_y, 0.0))
+    within = sum(_mean_distance(part, part, block) * len(part) / (len(part) - 1) for part in (x, y))
+    return math.sqrt(max(2 * _mean_distance(x, y, block) - within, 0.0))
 
 
 def _mean_distance(x: Tensor, y: Tensor, block: int) -> float:
@@ -164,8 +164,7 @@ def spread_skill(ensemble: Tensor, truth: Tensor) -> Tensor:
 def crps(ensemble: Tensor, truth: Tensor) -> Tensor:
     """Continuous ranked probability score of single values, E|X − x| − ½E|X − X′|, mean at each time, (time,).
 
-    Its least expected value is that of the true distribution. The second mean is over pairs of different members (the
-    fair estimate), so that the score does not depend on how many they are.
+    Least in expectation for the true distribution. The second mean is over pairs of different members (fair estimate).
     """
     members = _members(ensemble, truth)
     miss = (ensemble - truth).abs().mean(0)

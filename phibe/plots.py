@@ -1,9 +1,8 @@
 """Every figure, as HoloViews objects: truth is black, each method has one colour everywhere.
 
-The functions return the same objects for Bokeh (book and apps, after `use()`) and for matplotlib (the report and the
-notebook widget, which need a file: `use("matplotlib")`, then `drawn`). Options are written in Bokeh's words, once;
-`_styled` translates them by the table `MATPLOTLIB`. HoloViews and Bokeh are imported when they are first used.
-Read next: `report.py`.
+The functions return the same objects for Bokeh (book and apps, after `use()`) and for matplotlib (report and notebook
+widget: `use("matplotlib")`, then `drawn`). Options are written once, in Bokeh's words; `_styled` translates them by the
+table `MATPLOTLIB`. HoloViews and Bokeh are imported when they are first used. Read next: `report.py`.
 """
 
 from __future__ import annotations
@@ -72,11 +71,7 @@ COLORS = {
 
 
 STYLE: dict[str, dict[str, Any]] = {
-    "Plot": {
-        "background_fill_color": "#ffffff",
-        "border_fill_color": "#ffffff",
-        "outline_line_color": None,
-    },
+    "Plot": {"background_fill_color": "#ffffff", "border_fill_color": "#ffffff", "outline_line_color": None},
     "Axis": {
         "axis_line_color": "#5b6472",
         "major_tick_line_color": "#5b6472",
@@ -89,11 +84,8 @@ STYLE: dict[str, dict[str, Any]] = {
     },
     "Grid": {"grid_line_color": "#e6e8ec"},
     "Legend": {
-        "border_line_color": None,
-        "background_fill_alpha": 0.8,
-        "label_text_font_size": "12px",
-        "spacing": 1,
-        "padding": 4,
+        **{"border_line_color": None, "background_fill_alpha": 0.8},
+        **{"label_text_font_size": "12px", "spacing": 1, "padding": 4},
     },
     "Title": {"text_font_size": "14px", "text_font_style": "normal", "text_color": "#2b313b"},
     "Toolbar": {"logo": None, "autohide": True},
@@ -125,8 +117,7 @@ WHEEL = {"default_tools": ["save", "pan", "box_zoom", "reset"], "toolbar": "abov
 def use(backend: str = "bokeh") -> None:
     """Load HoloViews with the project's theme; scripts come from the installed files when PANEL_INLINE is set.
 
-    Figures that are made afterwards can be drawn by each backend that was loaded. Bokeh is what a notebook shows them
-    by, whether matplotlib is loaded too or not.
+    Figures made afterwards can be drawn by each backend that was loaded; a notebook shows them by Bokeh.
     """
     if backend == "matplotlib":
         import_module("holoviews.plotting.mpl")
@@ -145,25 +136,24 @@ def _styled(figure: Any, **options: Any) -> Any:
 
 def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in matplotlib's words: a dot's size is an area there, not a width."""
-    named = ((MATPLOTLIB.get(name, name), value) for name, value in options.items())
-    meant = {name: value for name, value in named if name}
-    if "s" in meant:
-        meant["s"] = meant["s"] ** 2
-    if meant.get("linestyle") == "dotdash":
-        meant["linestyle"] = "dashdot"
-    return meant
+    named = {word: value for name, value in options.items() if (word := MATPLOTLIB.get(name, name))}
+    if "s" in named:
+        named["s"] **= 2
+    if named.get("linestyle") == "dotdash":
+        named["linestyle"] = "dashdot"
+    return named
 
 
-def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str = "svg") -> bytes:
+def drawn(figure: hv.Overlay, *, size: tuple[int, int] = (440, 200), kind: str = "svg", **options: Any) -> bytes:
     """The figure as a file, `size` pixels wide and high (doubled in a png), by matplotlib on a transparent ground.
 
-    Thousands of dots would make a large SVG: they are a picture inside it. Legends are left to the page.
+    `options` are further ones of matplotlib. Many dots are one image inside the SVG; legends are left to the page.
     """
     import matplotlib
     from matplotlib import pyplot
 
     inches = tuple(side / 72 for side in size)
-    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False)
+    figure = figure.opts(backend="matplotlib", aspect="auto", fig_inches=inches, show_legend=False, **options)
     grid = hv.Store.lookup_options("matplotlib", figure, "plot").kwargs.get("show_grid", False)
     with matplotlib.rc_context(PAPER):
         picture = hv.Store.renderers["matplotlib"].get_plot(figure).state
@@ -186,8 +176,12 @@ def color(label: str) -> str:
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
+Lines = Mapping[str, tuple[Any, Any]]
+"""Named curves, {label: (x, y)}."""
+
+
 def curves(
-    lines: Mapping[str, tuple[Any, Any]],
+    lines: Lines,
     *,
     x: str,
     y: str,
@@ -196,15 +190,14 @@ def curves(
     colors: Mapping[str, str] | None = None,
     dashes: Mapping[str, str] | None = None,
 ) -> hv.Overlay:
-    """Named curves {label: (x, y)} over one pair of axes; `log` is any of '', 'x', 'y', 'xy'.
+    """Named curves over one pair of axes; `log` is any of '', 'x', 'y', 'xy'.
 
     The exact one is dashed, a second one of the same colour dotted, a third dotted and dashed, if `dashes` does not say
     otherwise.
     """
-    chosen, used = dict(colors or {}), Counter[str]()
-    layers = []
+    layers, used = [], Counter[str]()
     for label, (horizontal, vertical) in lines.items():
-        tint = chosen.get(label, color(label))
+        tint = (colors or {}).get(label, color(label))
         dash = "dashed" if label.startswith("exact") else ("solid", "dotted", "dotdash")[used[tint] % 3]
         used[tint] += 1
         style = {"color": tint, "line_dash": (dashes or {}).get(label, dash), "line_width": 2.5}
@@ -212,21 +205,18 @@ def curves(
     return _framed(layers, title=title, legend_position="top_right", logx="x" in log, logy="y" in log)
 
 
-def rates(
-    lines: Mapping[str, tuple[Any, Any]], *, x: str, y: str, slopes: Sequence[float] = (), title: str = ""
-) -> hv.Overlay:
+def rates(lines: Lines, *, x: str, y: str, slopes: Sequence[float] = ()) -> hv.Overlay:
     """Errors against a size on logarithmic axes; dotted guides of the given slopes go through the first curve's end."""
-    overlay = curves(lines, x=x, y=y, title=title, log="xy")
     marks = [
         _styled(hv.Scatter((_array(h), _array(v)), x, y, label=label), color=color(label), size=7)
         for label, (h, v) in lines.items()
     ]
-    first = next(iter(lines.values()))
-    horizontal, vertical = _array(first[0]), _array(first[1])
+    across, up = (_array(part) for part in next(iter(lines.values())))
     style = {"color": COLORS["persistence"], "line_dash": "dotted", "line_width": 1.5}
-    falls = {f"slope {slope:.2g}": vertical[-1] * (horizontal / horizontal[-1]) ** slope for slope in slopes}
-    guides = [_styled(hv.Curve((horizontal, fall), x, y, label=label), **style) for label, fall in falls.items()]
-    return _framed([*guides, *overlay, *marks], title=title, legend_position="bottom_right", logx=True, logy=True)
+    falls = {f"slope {slope:.2g}": up[-1] * (across / across[-1]) ** slope for slope in slopes}
+    guides = [_styled(hv.Curve((across, fall), x, y, label=label), **style) for label, fall in falls.items()]
+    layers = [*guides, *curves(lines, x=x, y=y), *marks]
+    return _framed(layers, legend_position="bottom_right", logx=True, logy=True)
 
 
 def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str, size: float = 5) -> hv.Scatter:
@@ -234,22 +224,17 @@ def dots(points: Sequence[tuple[float, float]], label: str, *, x: str, y: str, s
     return _styled(hv.Scatter(list(points), x, y), color=color(label), size=size, alpha=0.6)
 
 
-def slope(x: Any, y: Any) -> float:
-    """The least-squares slope of log y against log x: the measured order."""
-    return float(np.polyfit(np.log(_array(x)), np.log(_array(y)), 1)[0])
-
-
 def diagnosis(found: Diagnosis) -> hv.Overlay:
-    """Bias (solid) and noise (dotted) of each estimator against the step, as shares of the size of the drift."""
-    layers = []
+    """Bias (solid) and noise (dotted) of each estimator against the step, in per cent of the RMS of the drift."""
+    lines, dashes = {}, {}
     for name in dict.fromkeys(error.objective for error in found.errors):
         rows = [error for error in found.errors if error.objective == name]
-        steps = [error.step for error in rows]
         for kind, dash in (("bias", "solid"), ("noise", "dotted")):
-            shares = [100 * getattr(error, kind) for error in rows]
-            curve = hv.Curve((steps, shares), "step Δt", "% of the drift", label=f"{name}, {kind}")
-            layers.append(_styled(curve, color=color(name), line_dash=dash, line_width=2.5))
-    return _framed(layers, legend_position="top_left", logx=True, ylim=(0, None))
+            label = f"{name}, {kind}"
+            lines[label] = [row.step for row in rows], [100 * getattr(row, kind) for row in rows]
+            dashes[label] = dash
+    figure = curves(lines, x="step Δt", y="% of the drift", log="x", dashes=dashes)
+    return _styled(figure, legend_position="top_left", ylim=(0, None))
 
 
 def paths(times: Any, values: Mapping[str, Any], *, x: str, y: str) -> hv.Overlay:
@@ -283,9 +268,9 @@ def histogram(
 # -- the phase plane ---------------------------------------------------------------------------------------------------
 
 
-def trails(data: Trajectories, label: str, *, paths: int = 40, width: float = 1.5, dash: str = "solid") -> hv.Curve:
-    """The first paths as lines in the plane of the first two coordinates."""
-    return lines(data.states[:paths], label, width=width, dash=dash)
+def trails(data: Trajectories, label: str, *, width: float = 1.5, dash: str = "solid") -> hv.Curve:
+    """The first 40 paths as lines in the plane of the first two coordinates."""
+    return lines(data.states[:40], label, width=width, dash=dash)
 
 
 def lines(states: Tensor, label: str, *, width: float = 1.5, dash: str = "solid", alpha: float = 0.8) -> hv.Curve:
@@ -300,38 +285,20 @@ def _joined(parts: Any) -> np.ndarray:
     return np.concatenate([row for part in parts for row in (part, gap)])
 
 
-def samples(x: Tensor, label: str, *, count: int = 1500, size: float = 3) -> hv.Points:
-    """States as dots in the plane of the first two coordinates."""
-    dots = hv.Points(_array(x[:count, :2]), ["x₁", "x₂"], label=label)
-    return _styled(dots, color=color(label), size=size, alpha=0.45)
+def samples(x: Tensor, label: str, *, size: float = 3) -> hv.Points:
+    """The first 1,500 states as dots in the plane of the first two coordinates."""
+    return _styled(
+        hv.Points(_array(x[:1500, :2]), ["x₁", "x₂"], label=label), color=color(label), size=size, alpha=0.45
+    )
 
 
-def ellipse(law: Any, label: str, *, sigmas: float = 2.0) -> hv.Curve:
-    """The contour of a Gaussian (anything with `mean` and `covariance`) at that many standard deviations."""
+def ellipse(law: Any, label: str) -> hv.Curve:
+    """The contour of a Gaussian (anything with `mean` and `covariance`) at two standard deviations."""
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(law.covariance[:2, :2].double())
-    circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * sigmas
+    circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * 2
     ring = law.mean[:2] + circle @ vectors.mT
     return lines(ring[None], label, width=2.5, dash="dashed" if label.startswith("exact") else "solid", alpha=1.0)
-
-
-def arrows(
-    velocity: Velocity,
-    t: float,
-    label: str,
-    *,
-    low: Sequence[float],
-    high: Sequence[float],
-    per_side: int = 13,
-) -> hv.VectorField:
-    """The velocity at time t on a grid of the plane, arrows in proportion to its length."""
-    axes = [torch.linspace(low[i], high[i], per_side, dtype=torch.float64) for i in range(2)]
-    grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 2)
-    v = velocity(grid, torch.full((len(grid),), t, dtype=grid.dtype))
-    angle, length = torch.atan2(v[:, 1], v[:, 0]), v.norm(dim=1)
-    data = tuple(_array(part) for part in (grid[:, 0], grid[:, 1], angle, length))
-    field = hv.VectorField(data, ["x₁", "x₂"], ["angle", "length"], label=label)
-    return _styled(field, color=color(label), magnitude="length", alpha=0.7, pivot="tail", rescale_lengths=True)
 
 
 def quiver(velocity: Velocity, t: float, label: str, *, points: Tensor, scale: float) -> hv.Curve:
@@ -346,9 +313,9 @@ def steps(points: Tensor, tips: Tensor, label: str) -> hv.Curve:
     return lines(torch.stack([points, tips, neck + side, tips, neck - side], dim=1), label)
 
 
-def cloud(data: Trajectories, index: int, label: str, *, law: Any = None, tails: int = 12, tail: int = 8) -> list[Any]:
-    """Layers for one observation: all states, the last `tail` steps of a few paths, the 2σ ellipse of the exact law."""
-    past = data.states[:tails, max(0, index - tail) : index + 1]
+def cloud(data: Trajectories, index: int, label: str, *, law: Any = None, tail: int = 8) -> list[Any]:
+    """Layers for one observation: all states, the last `tail` steps of 12 paths, the exact marginal at 2σ."""
+    past = data.states[:12, max(0, index - tail) : index + 1]
     layers = [samples(data.states[:, index], label), lines(past, label)]
     return [*layers, ellipse(law, "exact")] if law is not None else layers
 
@@ -367,15 +334,10 @@ def _equal_units(plot: Any, element: Any) -> None:
     if "equal units" in figure.tags:
         return
     figure.tags = [*figure.tags, "equal units"]
-    across, up = ((side.start, side.end) for side in (figure.x_range, figure.y_range))
+    (left, right), (low, high) = ((side.start, side.end) for side in (figure.x_range, figure.y_range))
+    middle = {"x": (left + right) / 2, "y": (low + high) / 2, "width": right - left, "height": high - low}
     keep = CustomJS(
-        args={
-            "figure": figure,
-            "x": sum(across) / 2,
-            "y": sum(up) / 2,
-            "width": across[1] - across[0],
-            "height": up[1] - up[0],
-        },
+        args={"figure": figure, **middle},
         code="""
             const unit = Math.max(width / figure.inner_width, height / figure.inner_height) / 2
             figure.x_range.setv({start: x - unit * figure.inner_width, end: x + unit * figure.inner_width})
@@ -388,23 +350,17 @@ def _equal_units(plot: Any, element: Any) -> None:
 
 def beside(*figures: Any) -> hv.Layout:
     """Figures in a row that share no axes."""
-    return (
-        hv.Layout([f.opts(responsive=True, min_width=240) for f in figures]).cols(len(figures)).opts(shared_axes=False)
-    )
+    shown = [figure.opts(responsive=True, min_width=240) for figure in figures]
+    return hv.Layout(shown).cols(len(shown)).opts(shared_axes=False)
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- images ------------------------------------------------------------------------------------------------------------
 
 
 def filmstrip(
-    rows: Mapping[str, Tensor],
-    *,
-    title: str = "",
-    height: int = 110,
-    columns: Sequence[str] = (),
-    limit: float | None = None,
+    rows: Mapping[str, Tensor], *, height: int = 110, columns: Sequence[str] = (), limit: float | None = None
 ) -> hv.Overlay:
-    """Pictures (n, 1, h, w) side by side, a row for each name, the first row on top, with names for the columns.
+    """Images (n, 1, h, w) side by side, a row for each name, the first row on top, with names for the columns.
 
     Grey ones, bytes (an eighth of the page's weight) or in [0, 1], or with a `limit` fields in [−limit, limit], from
     blue over white to red.
@@ -420,7 +376,7 @@ def filmstrip(
     above = [((i + 0.5) * each, name) for i, name in enumerate(columns)] or 0
     size = {"height": height * len(bands) + 30, "max_width": 900, "show_grid": False}
     shades = {"cmap": "gray", "clim": (0, white)} if limit is None else {"cmap": "RdBu_r", "clim": (-limit, limit)}
-    style = {"yticks": names, "xticks": above, "xlabel": "", "ylabel": "", "title": title}
+    style = {"yticks": names, "xticks": above, "xlabel": "", "ylabel": ""}
     return _framed([_styled(image, **shades, **style)], **size)
 
 
@@ -428,7 +384,7 @@ def filmstrip(
 
 
 def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
-    """Pictures of the same layers at several values of `name`, sent to the browser once and switched there by a slider.
+    """Figures of the same layers at several values of `name`, sent to the browser once and switched there by a slider.
 
     A frame is an overlay, or several to stand side by side; give them common axes (`xlim`, `ylim`). The result is a
     Bokeh layout, already in the project's style, for `pn.pane.Bokeh`.
@@ -455,15 +411,13 @@ def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
 
 def _columns(stages: Sequence[Any], picture: Sequence[hv.Overlay]) -> list[dict[str, Any]]:
     """The columns of each layer's source for this picture, as the plots of a like picture draw it."""
-    stacks = [
-        zip(stage.subplots.values(), overlay, strict=True) for stage, overlay in zip(stages, picture, strict=True)
-    ]
-    return [layer.get_data(element, {}, _shades(layer))[0] for stack in stacks for layer, element in stack]
-
-
-def _shades(layer: Any) -> dict[str, Any]:
-    """The colours of an image, which HoloViews would otherwise set anew to its own."""
-    return {name: value for name, value in layer.style[layer.cyclic_index].items() if name == "cmap"}
+    found = []
+    for stage, overlay in zip(stages, picture, strict=True):
+        for layer, element in zip(stage.subplots.values(), overlay, strict=True):
+            style = layer.style[layer.cyclic_index]
+            shades = {"cmap": style["cmap"]} if "cmap" in style else {}  # an image would get HoloViews' own
+            found.append(layer.get_data(element, {}, shades)[0])
+    return found
 
 
 _SWITCH = "columns[cb_obj.value].forEach((data, k) => { sources[k].data = data })"
@@ -481,6 +435,8 @@ _WRAP = ":host { flex-wrap: wrap; } :host > * { flex: 1 1 280px; }"
 
 def _framed(layers: Sequence[Any], **options: Any) -> hv.Overlay:
     """Layers over one pair of axes, in the size and with the tools of every figure."""
+    if "title" in options:  # HoloViews formats titles
+        options["title"] = options["title"].replace("{", "{{").replace("}", "}}")
     return _styled(hv.Overlay(list(layers)), **{"show_grid": True, **SIZE, **WHEEL, **options})
 
 

@@ -1,9 +1,8 @@
-"""Report: what a run's flow is worth, as `quality.json`, and as `report.html`, one page that asks for nothing.
+"""Report: the quality of a run's flow as `quality.json`, and as `report.html`, one page that loads nothing.
 
-`write_report` opens the run and its data, lets `evaluation.evaluate` judge, and fills the template report.html, beside
-this file. Its figures are those of `plots`, drawn by matplotlib and embedded. All text that comes from a user's file
-(names of columns, paths, notes) is escaped by the template, or drawn inside an image, where nothing runs. Read next:
-`plots.py`.
+`write_report` opens the run and its data, calls `evaluation.evaluate`, and fills the template report.html beside this
+file with figures of `plots`, drawn by matplotlib. Text that comes from a user's file (names of columns, paths, notes)
+is escaped by the template, or drawn inside an image, where nothing runs. Read next: `widget.py`.
 """
 
 from __future__ import annotations
@@ -51,12 +50,11 @@ def write_report(
     network: nn.Module | None = None,
     **options: Any,
 ) -> Quality:
-    """Write what the run is worth, `quality.json` and `report.html`, into its folder; the record of it.
+    """Write `quality.json` and `report.html` into the run's folder; returns the quality.
 
     `data` is what the run was fitted to, by default the file that it remembers; `source` is that file, to be remembered
     with the `options` it was read with. `calibrate` fits the same class to every other observation, to check the times
-    in between: by default whenever that takes no more than two minutes. A run of a module of your own needs it, as
-    `network`.
+    in between: by default if training took no more than two minutes. `network` is needed if it is a module of your own.
 
     >>> import phibe, tempfile
     >>> data = phibe.OU.reversible().simulate(paths=60, times=[0.0, 0.1, 0.2, 0.3, 0.4], seed=0)
@@ -82,8 +80,7 @@ def write_report(
     views = Views.of(flow, data[held_out_paths(data, held_out)], method=flow.method)
     write_json(folder / "quality.json", quality.as_json())
     with replacing(folder / "report.html") as partial:
-        names = names_of(data)
-        partial.write_text(page(quality, views, about=about, history=history, name=folder.name, names=names), "utf8")
+        partial.write_text(page(quality, views, about=about, history=history, name=folder.name), "utf8")
     return quality
 
 
@@ -123,11 +120,17 @@ FRAMES, SHOWN = 61, 400
 """Times and paths to show."""
 
 
+def names_of(data: Trajectories) -> list[str]:
+    """What time and the coordinates (the channels of larger states) are called, with their units."""
+    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
+
+
 @dataclass(frozen=True)
 class Views:
     """States to show at common marks, (path, mark, *state): `observed` paths, and `generated` by the flow from their
-    starts."""
+    starts; `names` are those of the time and of the coordinates."""
 
+    names: list[str]
     marks: Marks
     observed: Tensor
     generated: Tensor
@@ -137,16 +140,10 @@ class Views:
         """Of the first paths, a few hundred at most (`FEW` of images), at up to `FRAMES` marks from the start on."""
         shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
-        return Views(marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
+        return Views(names_of(data), marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
 
-    def columns(self, *coordinates: int) -> tuple[Tensor, Tensor]:
-        """These coordinates of what was observed and of what was generated, (path, mark, coordinate)."""
-        return self.observed[..., list(coordinates)], self.generated[..., list(coordinates)]
-
-
-def names_of(data: Trajectories) -> list[str]:
-    """What time and the coordinates (the channels of larger states) are called, with their units."""
-    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
+    def at(self, mark: int) -> str:
+        return f"{self.names[0]} = {float(self.marks.times[mark]):.3g}"
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -165,8 +162,8 @@ class Figure(NamedTuple):
     alt: str
 
     @staticmethod
-    def of(figure: Any, alt: str, size: tuple[int, int], kind: str = "svg") -> Figure:
-        code = base64.b64encode(plots.drawn(figure, size=size, kind=kind)).decode()
+    def of(figure: Any, alt: str, size: tuple[int, int], kind: str = "svg", **options: Any) -> Figure:
+        code = base64.b64encode(plots.drawn(figure, size=size, kind=kind, **options)).decode()
         return Figure(f"data:image/{kind}{'+xml' if kind == 'svg' else ''};base64,{code}", alt)
 
 
@@ -181,16 +178,8 @@ class Section(NamedTuple):
     intro: str = ""
 
 
-def page(
-    quality: Quality,
-    views: Views,
-    *,
-    about: dict[str, Any],
-    history: Sequence[dict[str, Any]],
-    name: str,
-    names: Sequence[str],
-) -> str:
-    """The whole page; `names` are those of the time and of the coordinates."""
+def page(quality: Quality, views: Views, *, about: dict[str, Any], history: Sequence[dict[str, Any]], name: str) -> str:
+    """The whole page, of the run of that name."""
     import jinja2
 
     plots.use("matplotlib")
@@ -201,13 +190,19 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("report.html")
+    again = (
+        "The same class was fitted again to every other observation of the training paths, and is compared here at the "
+        "observations that it was not shown."
+    )
+    few = "No marginal could be compared: there are too few paths at any one time."
+    unchecked, time = "Not checked; the reason is at the top.", views.names[0]
     sections = [
         *([_training(history, quality)] if history else []),
-        _marginal_distances(quality, names[0]),
-        _intermediate(quality, names[0]),
-        *(_vectors if len(quality.data["state_shape"]) == 1 else _images)(quality, views, names),
+        _distances("Marginals at observed times", quality.marginals, quality, time, absent=few),
+        _distances("Intermediate times", quality.left_out_times, quality, time, absent=unchecked, intro=again),
+        *(_vectors if len(quality.data["state_shape"]) == 1 else _images)(quality, views),
     ]
-    fitted, data = _fit_facts(quality, about), _data_facts(quality, names)
+    fitted, data = _fit_facts(quality, about), _data_facts(quality, views.names)
     return template.render(name=name, quality=quality, data=data, sections=sections, fitted=fitted)
 
 
@@ -225,7 +220,7 @@ def _training(history: Sequence[dict[str, Any]], quality: Quality) -> Section:
     lines = {"samples": (steps, train), method: (steps, held)}
     # the first values may be far above all others, and a diverging training objective far below
     ylim = plots.ends(held if np.isfinite(held).any() else train, train[len(train) // 5 :])
-    figure = plots.curves(lines, x="step", y="objective").opts(ylim=ylim, backend="matplotlib")
+    figure = plots.curves(lines, x="step", y="objective")
     seen = [(value, step) for value, step in zip(held, steps, strict=True) if np.isfinite(value)]
     best = f" The weights are those of step {min(seen)[1]:,}, where the held-out one is least." if seen else ""
     text = (
@@ -233,41 +228,27 @@ def _training(history: Sequence[dict[str, Any]], quality: Quality) -> Section:
         "falling while the held-out one rises, the network has begun to fit noise."
     )
     key = [("training samples", plots.COLORS["samples"]), ("held-out samples", plots.COLORS[method])]
-    drawn = Figure.of(figure, "objective on training and held-out samples against the step", WIDE)
+    drawn = Figure.of(figure, "objective on training and held-out samples against the step", WIDE, ylim=ylim)
     return Section("Training", [drawn], key, text)
 
 
-def _marginal_distances(quality: Quality, time: str) -> Section:
-    return _distances("Marginals at observed times", quality.marginals, quality, time)
-
-
-def _intermediate(quality: Quality, time: str) -> Section:
-    title = "Intermediate times"
-    if not quality.left_out_times:
-        return Section(title, [], [], "Not checked; the reason is at the top.")
-    intro = (
-        "The same class was fitted again to every other observation of the training paths, and is compared here at the "
-        "observations that it was not shown."
-    )
-    return _distances(title, quality.left_out_times, quality, time)._replace(intro=intro)
-
-
-def _distances(title: str, rows: Sequence[Distance], quality: Quality, time: str) -> Section:
+def _distances(
+    title: str, rows: list[Distance], quality: Quality, time: str, *, absent: str, intro: str = ""
+) -> Section:
     """Distances of the flow, of other paths of the data and of the persistence forecast, from held-out paths."""
     if not rows:
-        return Section(title, [], [], "No marginal could be compared: there are too few paths at any one time.")
+        return Section(title, [], [], absent)
     method, times = _method(quality), [row.time for row in rows]
     values = {"persistence": "persistence", "samples": "floor", method: "flow"}
     lines = {label: (times, [getattr(row, name) for row in rows]) for label, name in values.items()}
     known = [y for _, column in lines.values() for y in column if np.isfinite(y)]
     clock = f"{time} since the start of a path" if quality.time_free else time
-    ylim = (0.0, 1.08 * max(known, default=1.0))
-    dotted = {"persistence": "dotted"}
-    figure = plots.curves(lines, x=clock, y="sliced W₂ / standard deviation", dashes=dotted)
-    figure = figure.opts(ylim=ylim, backend="matplotlib")
+    dashes = {"persistence": "dotted"}
+    figure = plots.curves(lines, x=clock, y="sliced W₂ / standard deviation", dashes=dashes)
+    ylim, alt = (0.0, 1.08 * max(known, default=1.0)), "distance of marginals from held-out paths over time"
     text = (
         "Sliced W₂ from held-out paths, in standard deviations of the data: root mean square "
-        f"{ratio(list(rows)):.2f} times the floor, {excess(list(rows)):.3f} beyond it. Where the flow is at the floor "
+        f"{ratio(rows):.2f} times the floor, {excess(rows):.3f} beyond it. Where the flow is at the floor "
         f"it cannot be told from the data with {rows[0].paths} paths."
     )
     key = [
@@ -275,25 +256,27 @@ def _distances(title: str, rows: Sequence[Distance], quality: Quality, time: str
         ("floor: other paths of the data", plots.COLORS["samples"]),
         ("dotted: persistence forecast", plots.COLORS["persistence"]),
     ]
-    return Section(title, [Figure.of(figure, "distance of marginals from held-out paths over time", WIDE)], key, text)
+    return Section(title, [Figure.of(figure, alt, WIDE, ylim=ylim)], key, text, intro=intro)
 
 
-def _vectors(quality: Quality, views: Views, names: Sequence[str]) -> list[Section]:
+Parts = dict[str, Tensor]
+"""States (path, mark, coordinate): the observed ones, `samples`, and the generated ones under their method's name."""
+
+
+def _vectors(quality: Quality, views: Views) -> list[Section]:
     """Marginals of coordinates and of pairs of them at a few times, and some paths over time."""
-    size, seen = quality.data["state_shape"][0], (views.marks.index >= 0).sum(0)
+    method, size, seen = _method(quality), quality.data["state_shape"][0], (views.marks.index >= 0).sum(0)
     usual = (seen >= seen.max() / 4).nonzero()[1:, 0].tolist()  # late times that few paths reach say little
     marks = [usual[k] for k in _evenly(len(usual), MARKS + 1)[1:]]
-    labels, shown = ("samples", _method(quality)), range(min(size, COORDINATES))
-    key = [("held-out paths", plots.COLORS["samples"]), ("the flow from their starts", plots.COLORS[labels[1]])]
-    paths = [_paths(views, i, labels, names) for i in shown]
-    marginals = [_marginal(views, i, k, labels, names) for i in shown for k in marks]
-    planes = [_plane(views, pair, k, labels, names) for pair in combinations(range(min(size, 3)), 2) for k in marks]
-    found = [Section("Marginals", marginals, key, "Where the line follows the filled ground, the two agree.", "grid")]
-    if planes:
+    parts, shown = {"samples": views.observed, method: views.generated}, range(min(size, COORDINATES))
+    key = [("held-out paths", plots.COLORS["samples"]), ("the flow from their starts", plots.COLORS[method])]
+    marginals = [_marginal(views, parts, i, k) for i in shown for k in marks]
+    found = [Section("Marginals", marginals, key, "Where the line follows the filled area, the two agree.", "grid")]
+    if planes := [_plane(views, parts, pair, k) for pair in combinations(shown[:3], 2) for k in marks]:
         text = "Each dot is a path: both colours should fill the same region, with the same density."
         found.append(Section("Pairs of coordinates", planes, key, text, "grid"))
     text = "Single paths need not agree: the flow has the marginals of the data, not the noise of a path."
-    return [*found, Section("Trajectories", paths, key, text)]
+    return [*found, Section("Trajectories", [_paths(views, parts, i) for i in shown], key, text)]
 
 
 def _evenly(length: int, count: int) -> list[int]:
@@ -301,64 +284,48 @@ def _evenly(length: int, count: int) -> list[int]:
     return sorted({round((length - 1) * i / (count - 1)) for i in range(count)})
 
 
-def _at(views: Views, mark: int, time: str) -> str:
-    return f"{time} = {float(views.marks.times[mark]):.3g}"
-
-
-def _marginal(views: Views, i: int, mark: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+def _marginal(views: Views, parts: Parts, i: int, mark: int) -> Figure:
     """Densities of one coordinate at one mark."""
-    seen, made = views.columns(i)
-    numbers = {labels[0]: seen[:, mark, 0], labels[1]: made[:, mark, 0]}
-    at, ends = _at(views, mark, names[0]), plots.ends(seen, outliers=0.002)
-    bins = max(8, min(28, round(len(seen) ** 0.5)))
-    figure = plots.histogram(numbers, x=names[1 + i], ends=ends, bins=bins, title=_literal(at))
-    return Figure.of(figure, f"distribution of {names[1 + i]} at {at}", SMALL)
+    name, at, ends = views.names[1 + i], views.at(mark), plots.ends(views.observed[..., i], outliers=0.002)
+    numbers = {label: x[:, mark, i] for label, x in parts.items()}
+    bins = max(8, min(28, round(len(views.observed) ** 0.5)))
+    figure = plots.histogram(numbers, x=name, ends=ends, bins=bins, title=at)
+    return Figure.of(figure, f"distribution of {name} at {at}", SMALL)
 
 
-def _plane(views: Views, pair: tuple[int, int], mark: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+def _plane(views: Views, parts: Parts, pair: tuple[int, int], mark: int) -> Figure:
     """Two coordinates of each path at one mark."""
-    seen, made = views.columns(*pair)
-    x, y = (names[1 + i] for i in pair)
-    at, (xlim, ylim) = (
-        _at(views, mark, names[0]),
-        (plots.ends(seen[..., i], outliers=0.002, margin=0.1) for i in (0, 1)),
-    )
-    layers = [plots.samples(part[:, mark], label, size=3.5) for part, label in zip((seen, made), labels, strict=True)]
-    figure = plots.phase_plane(*layers, title=_literal(at), x=x, y=y, equal=False)
-    drawn = figure.opts(xlim=xlim, ylim=ylim, backend="matplotlib")
-    return Figure.of(drawn, f"{x} and {y} at {at}", SMALL)
+    (x, y), at = (views.names[1 + i] for i in pair), views.at(mark)
+    xlim, ylim = (plots.ends(views.observed[..., i], outliers=0.002, margin=0.1) for i in pair)
+    layers = [plots.samples(part[:, mark, list(pair)], label, size=3.5) for label, part in parts.items()]
+    figure = plots.phase_plane(*layers, title=at, x=x, y=y, equal=False)
+    return Figure.of(figure, f"{x} and {y} at {at}", SMALL, xlim=xlim, ylim=ylim)
 
 
-def _paths(views: Views, i: int, labels: tuple[str, str], names: Sequence[str]) -> Figure:
+def _paths(views: Views, parts: Parts, i: int) -> Figure:
     """A few paths, and the flow from the same starts."""
-    seen, made = (part[:PATHS, :, 0] for part in views.columns(i))
-    values = {labels[0]: seen, labels[1]: made}
-    figure = plots.paths(views.marks.times, values, x=names[0], y=names[1 + i])
-    figure = figure.opts(ylim=plots.ends(seen, made, outliers=0.002), backend="matplotlib")
-    return Figure.of(figure, f"{names[1 + i]} of some paths over {names[0]}", WIDE)
+    time, name = views.names[0], views.names[1 + i]
+    values = {label: x[:PATHS, :, i] for label, x in parts.items()}
+    figure, ylim = plots.paths(views.marks.times, values, x=time, y=name), plots.ends(*values.values(), outliers=0.002)
+    return Figure.of(figure, f"{name} of some paths over {time}", WIDE, ylim=ylim)
 
 
-def _images(quality: Quality, views: Views, names: Sequence[str]) -> list[Section]:
+def _images(_: Quality, views: Views) -> list[Section]:
     """Frames of a few paths, observed above generated, in one grey scale."""
-    marks, channel, figures = _evenly(len(views.marks.times), STRIP), 0, []
+    marks, figures = _evenly(len(views.marks.times), STRIP), []
     for path in range(min(3, len(views.observed))):
-        seen, made = (part[path, marks, channel : channel + 1].double() for part in (views.observed, views.generated))
+        seen, made = (part[path, marks, :1].double() for part in (views.observed, views.generated))
         low, high = plots.ends(seen, margin=0)
         rows = {name: ((x - low) / (high - low)).nan_to_num(0) for name, x in (("observed", seen), ("flow", made))}
         times = [f"{float(views.marks.times[k]):.3g}" for k in marks]
         height = round(2 * 560 / len(marks) * seen.shape[2] / seen.shape[3]) + 40
-        strip = plots.filmstrip(rows, columns=times).opts(ylabel="", backend="matplotlib")
-        figures.append(Figure.of(strip, "observed frames above generated frames", (620, height), kind="png"))
+        strip, alt = plots.filmstrip(rows, columns=times), "observed frames above generated frames"
+        figures.append(Figure.of(strip, alt, (620, height), kind="png", ylabel=""))
     text = (
         f"Of each path the upper row is observed, the lower is the flow from its first frame; below the frames is "
-        f"{names[0]}. Details may differ, as the flow carries no noise; both should look like frames of one video."
+        f"{views.names[0]}. Details may differ, as the flow has no noise; both should look like frames of one video."
     )
     return [Section("Frames", figures, [], text, "frames")]
-
-
-def _literal(text: str) -> str:
-    """Text that HoloViews shows as it is: it formats titles."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
@@ -367,13 +334,13 @@ def _literal(text: str) -> str:
 def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
     about = quality.data
     (short, long), (first, last) = about["observations"], about["interval"]
-    low, step, high = about["steps"]
+    step, (low, high) = about["steps"][1], (f"{about['steps'][k]:.4g}" for k in (0, 2))
     shared = "shared by all paths" if about["shared_times"] else "each path its own"
     rows = [
         ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
         ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
         ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
-        ("step", f"{step:.4g}" if high - low <= 1e-6 * high else f"{step:.4g} (median; {low:.4g} to {high:.4g})"),
+        ("step", low if low == high else f"{step:.4g} (median; {low} to {high})"),
         ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
     ]
     if len(about["state_shape"]) == 1:
@@ -384,7 +351,8 @@ def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]
 
 def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:
     network, settings = about["network"], about.get("config", {})
-    arguments, chosen = (_listed(part) for part in (network.get("arguments", {}), settings))
+    parts = network.get("arguments", {}), settings
+    arguments, chosen = (", ".join(f"{name}={value}" for name, value in part.items()) for part in parts)
     rows = [
         ("objective", quality.objective),
         ("class", f"{network['name']}({arguments})" + (", normalised" if network.get("normalised") else "")),
@@ -392,7 +360,3 @@ def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]
         ("integrated with", quality.method),
     ]
     return [*rows, ("settings", chosen)] if chosen else rows
-
-
-def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())

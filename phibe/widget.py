@@ -6,6 +6,7 @@ It takes ipywidgets and the extra `report`. Read next: `flow.py`.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -29,19 +30,19 @@ class Explorer:
     observed states where data was given, coloured the particles of the flow, with their last steps and velocities.
     """
 
-    def __init__(self, flow: Any, data: Any = None, *, method: str = "rk4", seed: int = 0):
+    def __init__(self, flow: Any, data: Any = None, *, method: str = "rk4"):
         import ipywidgets as widgets
 
         plots.use("matplotlib")
         self.flow, self.data = flow, data if isinstance(data, Trajectories) else None
-        self.starts = _starts(flow, data, seed)
+        self.starts = _starts(flow, data)
         first, last = flow.interval or (self.data.interval if self.data else (0.0, 1.0))
         self.times = torch.linspace(first, last, FRAMES, dtype=torch.float64)
         labels = (self.data.labels if self.data else flow.labels) or Labels()
         labels = labels if self.starts.ndim == 2 else Labels(labels.time)
         d = min(self.starts[0].numel(), MOST)
         self.clock, self.names = str(labels.time), [str(label) for label in labels.coordinates(d)]
-        pairs = [(i, j) for i in range(d) for j in range(i + 1, d)] or [(0, 0)]
+        pairs = list(combinations(range(d), 2)) or [(0, 0)]
         wide = {"style": {"description_width": "initial"}}
         self.time = widgets.IntSlider(0, 0, FRAMES - 1, description="time", readout=False, continuous_update=True)
         self.method = widgets.Dropdown(options=METHODS, value=method, description="method")
@@ -64,11 +65,12 @@ class Explorer:
     def _integrate(self, _: Any = None) -> None:
         """All times at once, so that the slider only draws."""
         try:
-            self.states, trouble = self.flow.generate(self.starts, self.times, method=self.method.value).states, ""
+            self.states = self.flow.generate(self.starts, self.times, method=self.method.value).states
+            self.note.value = ""
         except ValueError as problem:
-            self.states, trouble = self.starts[:, None].expand(-1, FRAMES, *self.starts.shape[1:]), str(problem)
+            self.states = self.starts[:, None].expand(-1, FRAMES, *self.starts.shape[1:])
+            self.note.value = str(problem)
         self.drawn: dict[tuple[int, tuple[int, int]], bytes] = {}
-        self.note.value = trouble
         self._draw()
 
     def _draw(self, _: Any = None) -> None:
@@ -80,18 +82,16 @@ class Explorer:
 
     def figure(self) -> Any:
         """The frame at the slider's time: observed states, trails, particles and arrows, as layers of `plots`."""
-        k, pair = self.time.value, self.pair.value
+        k, (i, j), t = self.time.value, self.pair.value, float(self.times[self.time.value])
         x, before = self._plane(self.states, self.times), slice(max(0, k - TRAIL), k + 1)
-        alone = pair[0] == pair[1]  # one coordinate is shown over time
-        t = float(self.times[k])
         layers = [] if self.data is None else [plots.samples(self._observed(t), "samples", size=4)]
         layers += [plots.lines(x[:TRAILS, before], "phibe", width=1, alpha=0.35)] if k else []
         layers += [plots.samples(x[:, k], "phibe", size=5)]
         layers += [plots.steps(x[:ARROWS, k], self._tips(k), "exact")]
-        across, up = (plots.ends(x[..., i], outliers=0.005, margin=0.12) for i in (0, 1))
-        names = (self.clock, self.names[0]) if alone else tuple(self.names[i] for i in pair)
-        title = f"{self.clock} = {t:.3g}".replace("{", "{{").replace("}", "}}")
-        figure = plots.phase_plane(*layers, title=title, x=names[0], y=names[1], equal=False)
+        across, up = (plots.ends(side, outliers=0.005, margin=0.12) for side in x.unbind(-1))
+        name = self.clock if i == j else self.names[i]  # a single coordinate is shown over time
+        title = f"{self.clock} = {t:.3g}"
+        figure = plots.phase_plane(*layers, title=title, x=name, y=self.names[j], equal=False)
         return figure.opts(xlim=across, ylim=up, backend="matplotlib")
 
     def _plane(self, states: Tensor, times: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def explore(flow: Flow, data: Any = None, *, method: str = "rk4") -> Explorer:
     return Explorer(flow, data, method=method)
 
 
-def _starts(flow: Any, data: Any, seed: int) -> Tensor:
+def _starts(flow: Any, data: Any) -> Tensor:
     """The first states of the data, the states given, or draws from the Gaussian that a network is normalised to."""
     if isinstance(data, Trajectories):
         return data.states[:PARTICLES, 0]
@@ -144,5 +144,5 @@ def _starts(flow: Any, data: Any, seed: int) -> Tensor:
             "This flow does not know where its data starts: pass it, `explore(flow, data)`, or states (n, *state)."
         )
     shape = (PARTICLES, *network.state_shape)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=network.mean.dtype)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=network.mean.dtype)
     return network.mean + network.scale * noise
