@@ -242,7 +242,7 @@ def fetch(arguments: list[str]) -> None:
     if given["url"] == "kth":
         return _fetch_kth(Path(given["out"]), list(given["actions"]))
 
-    from phibe.files import fetch, sha256_of
+    from phibe.experiments.downloads import fetch, sha256_of
 
     file = fetch(given["url"], given["out"], sha256=given["sha256"])
     print(f"{file}: {file.stat().st_size / 2**20:.1f} MB, SHA-256 {sha256_of(file)}")
@@ -250,8 +250,8 @@ def fetch(arguments: list[str]) -> None:
 
 def _fetch_kth(folder: Path, actions: list[str]) -> None:
     """Say what is coming and under which terms, then bring it."""
+    from phibe.experiments.downloads import HASHES
     from phibe.experiments.video.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
-    from phibe.files import HASHES
 
     if unknown := [name for name in actions if name not in MEGABYTES]:
         raise ValueError(f"--actions must be some of {', '.join(MEGABYTES)}; got {', '.join(unknown)}.")
@@ -275,7 +275,8 @@ def convert(arguments: list[str]) -> None:
     if not given["out"] or not folder.is_dir():
         raise ValueError(f"`phibe convert` needs --out and a folder of files; got {folder}.")
 
-    from phibe.files import HASHES, check_target
+    from phibe.experiments.downloads import HASHES
+    from phibe.files import check_target
 
     check_target(given["out"], folder=True)
 
