@@ -59,10 +59,10 @@ def check(arguments: list[str]) -> None:
     given = options.parse(arguments)
     path = Path(given["path"])
 
+    from phibe.cli.runs import describe_run
     from phibe.diagnostics import diagnose
     from phibe.io import describe_data
     from phibe.objectives import estimate_noise
-    from phibe.training.runs import describe_run
 
     if path.is_dir() and (path / "config.json").exists():
         return print(describe_run(path))
@@ -91,10 +91,11 @@ def fit(arguments: list[str]) -> None:
 
 def _fit(options: Options, given: dict[str, Any]) -> None:
     from phibe import fitting
+    from phibe.cli.runs import describe_run
     from phibe.files import replacing
     from phibe.io import open_data, windowed
     from phibe.report import write_report
-    from phibe.training.runs import check_out, describe_run
+    from phibe.training.runs import check_out
 
     out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
     check_out(out)
