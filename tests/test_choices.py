@@ -10,7 +10,7 @@ from problems import normal, real
 from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow, write_report
 from phibe.bases import lift, polynomials
 from phibe.calculus import over
-from phibe.cli.runs import describe_run
+from phibe.cli.data import describe_run
 from phibe.experiments import own_data
 from phibe.fitting import Trial, best, fit_closed, make_plan, place_knots, sizes, window_length
 from phibe.linear.affine import fit_affine
