@@ -1,13 +1,12 @@
 """Files that are either whole or not there, and folders that belong to one process while it writes them.
 
 `replacing` writes a file beside its place and renames it; `writing` marks a folder as ours and locks it. Arrays are
-kept without pickles; downloads go on where they were cut off and are verified. Next: `phibe.trajectories`.
+kept without pickles. Next: `phibe.trajectories`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -16,23 +15,18 @@ import secrets
 import shutil
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
-from tqdm.auto import tqdm
 
 KINDS = (".npz", ".npy", ".nc", ".zarr")
-STORE, HASHES = "phibe", "hashes.json"
-"""Attribute of a .zarr written here, which may be replaced; sizes, SHA-256 and addresses of downloads, beside them."""
+STORE = "phibe"
+"""Attribute of a .zarr written here, which may be replaced."""
 
 # -- files that are either whole or not there ------------------------------------------------------------------------
 
@@ -68,13 +62,13 @@ def check_target(path: str | Path, *, folder: bool = False) -> None:
 
 def _is_store(folder: Path) -> bool:
     """Whether `write_arrays` wrote this .zarr, and nobody put anything else into it."""
-    attributes = _object(folder / "zarr.json").get("attributes") or {}
+    attributes = read_object(folder / "zarr.json").get("attributes") or {}
     files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = (path.relative_to(folder).as_posix() for path in files)
     return STORE in attributes and all(re.fullmatch(r"([^/]+/)?zarr\.json|[^/]+/c(/\d+)*", name) for name in names)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """What a file of JSON says, or nothing if it is none."""
     try:
         found = json.loads(path.read_text("utf8"))
@@ -174,7 +168,7 @@ def writing(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> Itera
     check_folder(folder, kind, keys=keys)
     folder.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)) as mark:
-        if not _lock(mark.fileno(), folder):
+        if not lock(mark.fileno(), folder):
             raise ValueError(f"{folder} is being written by {_writer(folder)}. Wait for it, or choose another folder.")
         check_folder(folder, kind, keys=keys)  # again: another process may just have ended
         _sign(mark.fileno(), f"{kind}\nprocess {os.getpid()} on {HOST}\n")
@@ -193,7 +187,7 @@ def check_folder(folder: str | Path, kind: str, *, keys: Iterable[str] = ()) -> 
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is no folder, and one is to be written. Choose another name.")
     found, strangers = _mark(folder)[0], _strangers(folder)
-    if not strangers or found == kind or (not found and keys and keys <= _object(folder / "config.json").keys()):
+    if not strangers or found == kind or (not found and keys and keys <= read_object(folder / "config.json").keys()):
         return
     what = found or f"files that phibe did not write there ({', '.join(strangers[:3])}{' …' if strangers[3:] else ''})"
     raise ValueError(f"{folder} must be new, empty or hold {kind}; it holds {what}. Choose another folder.")
@@ -226,7 +220,7 @@ def _writer(folder: Path) -> str:
     return "another process"
 
 
-def _lock(handle: int, path: Path) -> bool:
+def lock(handle: int, path: Path) -> bool:
     """Lock an open file until it is closed; False if another process has it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -350,102 +344,3 @@ def _known(path: str | Path) -> Path:
     if path.suffix not in KINDS:
         raise ValueError(f"Arrays are kept as .npz, .npy, .nc or .zarr, tables as .csv; got {path.name!r}.")
     return path
-
-
-# -- downloads -------------------------------------------------------------------------------------------------------
-
-
-def fetch(url: str, folder: str | Path, *, sha256: str | None = None, progress: bool = True) -> Path:
-    """The file at `url` in `folder`, downloaded unless it is there, with the hash that it must have.
-
-    Without `sha256` the hash of the first download is taken on trust, remembered in hashes.json, and checked from then
-    on. A download that was cut off goes on where it ended, if the server has still the same file.
-    """
-    folder, name = Path(folder), _name(url)
-    wanted = (sha256 or _hashes(folder).get(name, {}).get("sha256", "")).lower()
-    target, partial = folder / name, folder / f".{name}.part"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        with partial.open("ab") as file:
-            if not _lock(file.fileno(), partial) or target.exists():
-                raise ValueError(f"{partial} is being downloaded by another process. Wait until that ends.")
-            _download(url, file, partial, progress)
-            _check(partial, wanted, url)
-            os.replace(partial, target)
-            _tag(partial).unlink(missing_ok=True)
-    found = _check(target, wanted, url)
-    write_json(folder / HASHES, _hashes(folder) | {name: {"size": target.stat().st_size, "sha256": found, "url": url}})
-    return target
-
-
-def sha256_of(path: str | Path) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _name(url: str) -> str:
-    parts = urlsplit(url)
-    name = unquote(parts.path).rpartition("/")[2]
-    if parts.scheme not in ("http", "https") or not parts.netloc or name in ("", ".", "..", HASHES):
-        raise ValueError(f"An address must be http(s)://…/file; got {url!r}.")
-    return name
-
-
-def _hashes(folder: Path) -> dict[str, Any]:
-    """What is known of the files there."""
-    file = folder / HASHES
-    found = _object(file)
-    known = [isinstance(entry, dict) and "sha256" in entry for entry in found.values()]
-    if file.exists() and not (known and all(known)):
-        raise ValueError(f"{file} is no list of hashes that phibe wrote. Choose another folder.")
-    return found
-
-
-def _check(file: Path, wanted: str, url: str) -> str:
-    """The file's hash, which must be the wanted one, if one is; a wrong partial file is removed."""
-    found = sha256_of(file)
-    if wanted and found != wanted:
-        if file.name.endswith(".part"):
-            for part in (file, _tag(file)):
-                part.unlink(missing_ok=True)
-        raise ValueError(
-            f"{file} must have SHA-256 {wanted}; it has {found}. Either {url} serves another file now, or it was "
-            f"changed on the way. Remove it and its entry in {HASHES} only if you trust the new one."
-        )
-    return found
-
-
-def _tag(partial: Path) -> Path:
-    """Where the server's name for the version of the file is kept, to go on with the same one."""
-    return partial.with_name(f"{partial.name}.tag")
-
-
-def _download(url: str, file: BinaryIO, partial: Path, progress: bool) -> None:
-    """Bring the partial file to its full length, from where it ends."""
-    tag = _tag(partial).read_text("utf8") if _tag(partial).exists() else ""
-    begun = file.tell() if tag else 0
-    headers = {"Range": f"bytes={begun}-", "If-Range": tag} if begun else {}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as reply:
-            if reply.status != 206:  # all of it, from the beginning
-                begun = file.truncate(0)
-            _tag(partial).write_text(reply.headers.get("ETag") or reply.headers.get("Last-Modified") or "", "utf8")
-            length = reply.headers.get("Content-Length")
-            total = begun + int(length) if length else None
-            settings = {"unit": "B", "unit_scale": True, "desc": _name(url), "disable": not progress}
-            with tqdm(total=total, initial=begun, **settings) as bar:
-                while block := reply.read(2**20):
-                    bar.update(file.write(block))
-            file.flush()
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{begun}":
-            return  # nothing is missing
-        raise ValueError(f"{url} cannot be had: the server says {error.code} {error.reason}.") from None
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ValueError(
-            f"{url} could not be read to its end ({reason}). No network? Run the same command again to go on, or bring "
-            f"the file yourself: {partial.parent / _name(url)}."
-        ) from None
-    if total is not None and file.tell() != total:
-        raise ValueError(f"{url} ended after {file.tell()} of {total} bytes. Run the same command again to go on.")

@@ -75,18 +75,3 @@ class StochasticFamily:
 
     def _with_noise(self, x: Tensor, h: float, generator: torch.Generator | None) -> Tensor:
         return x if self.noise is None else x + math.sqrt(self.theta) * self.noise(x, h, generator)
-
-
-@dataclass(frozen=True)
-class CalibratedFamily(StochasticFamily):
-    """x′ = Φ(x) + n, with Φ one step along v + θ(b − v) and the noise n that restores the variance Φ dissipates.
-
-    √θ dW belongs to the exact v and b and to short steps. Learnt ones, over an interval that is not short, dissipate
-    another amount in each wave than that noise restores, and the spectrum drifts away. Here the noise is measured
-    [`FieldNoise.of_balance`]: E|x̂′|² = E|Φ̂(x)|² + E|n̂|² in each shell of waves. As n is independent of x, one step
-    then preserves the spectrum of the data, however good v and b are.
-    """
-
-    def _step(self, x: Tensor, t: Tensor, method: str, generator: torch.Generator | None) -> Tensor:
-        x = self.ode_step(x, t, method=method)
-        return x if self.noise is None else x + self.noise(x, float(t[1] - t[0]), generator)

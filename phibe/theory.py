@@ -91,9 +91,8 @@ def generator(system: Diffusion, f: Callable[[Tensor], Tensor], x: Tensor) -> Te
     """(𝓛f)(x) = b·∇f + ½ Σ:∇²f for f of one point (d,) → (...); (n, d) → (n, ...)."""
 
     def at(point: Tensor, b: Tensor, sigma: Tensor) -> Tensor:
-        return torch.einsum("...i,i->...", jacrev(f)(point), b) + 0.5 * torch.einsum(
-            "...ij,ij->...", hessian(f)(point), sigma
-        )
+        spread = torch.einsum("...ij,ij->...", hessian(f)(point), sigma)
+        return torch.einsum("...i,i->...", jacrev(f)(point), b) + 0.5 * spread
 
     return vmap(at)(x, system.drift(x), system.diffusion(x))
 
@@ -107,11 +106,8 @@ def covariance_bias(system: Diffusion, x: Tensor) -> Tensor:
     """Leading term of Σ̂ − Σ over Δt: R = b bᵀ + ½(∇b Σ + Σ ∇bᵀ) + ½ 𝓛Σ, from ½𝓛²g with g = (y−x)(y−x)ᵀ; (n, d, d)."""
     b, sigma = system.drift(x), system.diffusion(x)
     mixed = vmap(jacrev(_one(system.drift)))(x) @ sigma
-    return (
-        b[..., :, None] * b[..., None, :]
-        + 0.5 * (mixed + mixed.mT)
-        + 0.5 * generator(system, _one(system.diffusion), x)
-    )
+    outer = b[..., :, None] * b[..., None, :]
+    return outer + 0.5 * (mixed + mixed.mT) + 0.5 * generator(system, _one(system.diffusion), x)
 
 
 def velocity_bias(system: Scored, x: Tensor, t: Any) -> Tensor:
@@ -157,32 +153,29 @@ def constants(system: Scored, x: Tensor, times: Tensor) -> Constants:
     slope = vmap(jacrev(_one(system.diffusion)))(x)  # (n, d, d, d): the last index differentiates
     curl = vmap(jacrev(lambda z: matrix_divergence(system.diffusion, z[None])[0]))(x)
     scores = [_one_at(system.score, t) for t in times]
-    S_1 = max(float(_norms(vmap(score)(x)).max()) for score in scores)
     hessians = [vmap(jacrev(score))(x) for score in scores]
-    S_2 = max(float(_norms(h).max()) for h in hessians)
+    S_1 = max(_largest(vmap(score)(x)) for score in scores)
+    S_2 = max(map(_largest, hessians))
     velocity_gradients = (
         gradient - 0.5 * sigma @ h - 0.5 * torch.einsum("nijk,nj->nik", slope, vmap(score)(x)) - 0.5 * curl
         for h, score in zip(hessians, scores, strict=True)
     )
     K = _norms(gradient) + 0.5 * S_1 * _norms(slope.flatten(1, 2)) + 0.5 * S_2 * _norms(sigma) + 0.5 * _norms(curl)
     return Constants(
-        L_b=float(_norms(drift_bias(system, x)).max()),
-        L_Sigma=float(_norms(covariance_bias(system, x)).max()),
-        L_div=float(_norms(matrix_divergence(lambda z: covariance_bias(system, z), x)).max()),
+        L_b=_largest(drift_bias(system, x)),
+        L_Sigma=_largest(covariance_bias(system, x)),
+        L_div=_largest(matrix_divergence(lambda z: covariance_bias(system, z), x)),
         S_1=S_1,
         S_2=S_2,
         K=float(K.max()),
-        lipschitz=max(float(_norms(g).max()) for g in velocity_gradients),
+        lipschitz=max(map(_largest, velocity_gradients)),
     )
 
 
 def box(centre: Tensor, half_width: float | Tensor, *, per_side: int = 21) -> Tensor:
     """A grid of points, corners included, on the compact box Ω = centre ± half_width: (per_side^d, d)."""
-    half = torch.as_tensor(half_width, dtype=centre.dtype).expand(centre.shape)
-    sides = [
-        torch.linspace(float(c - h), float(c + h), per_side, dtype=centre.dtype)
-        for c, h in zip(centre, half, strict=True)
-    ]
+    ends = zip((centre - half_width).tolist(), (centre + half_width).tolist(), strict=True)
+    sides = [torch.linspace(low, high, per_side, dtype=centre.dtype) for low, high in ends]
     return torch.stack(torch.meshgrid(*sides, indexing="ij"), dim=-1).reshape(-1, len(centre))
 
 
@@ -202,6 +195,10 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 def _norms(values: Tensor) -> Tensor:
     """Euclidean norms of vectors (n, d), operator norms of matrices (n, p, d)."""
     return values.norm(dim=1) if values.ndim == 2 else torch.linalg.matrix_norm(values, 2)
+
+
+def _largest(values: Tensor) -> float:
+    return float(_norms(values).max())
 
 
 # -- affine fields of OU processes -------------------------------------------------------------------------------------
@@ -321,7 +318,10 @@ def flow_map(velocity: Velocity, times: Tensor, dimension: int, *, method: str =
     leaps = {"leapfrog": 0.0, "filtered": FILTER}
     steps = _steps(velocity, times, dimension, "rk4" if method in leaps else method)
     with np.errstate(over="ignore", invalid="ignore"):
-        maps = _leapfrog(velocity, times, steps, leaps[method]) if method in leaps else _compose(steps)
+        if method in leaps:
+            maps = _leapfrog(velocity, times, steps, leaps[method])
+        else:
+            maps = np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(dimension + 1))))
     return torch.from_numpy(maps[:, :-1, :-1]), torch.from_numpy(maps[:, :-1, -1])
 
 
@@ -331,10 +331,6 @@ def _steps(velocity: Velocity, times: Tensor, dimension: int, method: str) -> np
     starts = _simplex(dimension).repeat(len(times) - 1, 1)
     ends = INTEGRATORS[method].start()(lambda x, t: velocity(x, t[:, 0]), starts, t, h)
     return _homogeneous(*_affine_through(ends.reshape(-1, dimension + 1, dimension)), corner=1.0)
-
-
-def _compose(steps: np.ndarray) -> np.ndarray:
-    return np.stack(list(accumulate(steps, lambda done, step: step @ done, initial=np.eye(steps.shape[-1]))))
 
 
 def _leapfrog(velocity: Velocity, times: Tensor, steps: np.ndarray, filter: float) -> np.ndarray:

@@ -10,6 +10,7 @@ from problems import normal, real
 from phibe import OBJECTIVES, OU, FitConfig, Trajectories, fit, open_flow, write_report
 from phibe.bases import lift, place_knots, polynomials
 from phibe.calculus import over
+from phibe.cli.data import describe_run
 from phibe.experiments import own_data
 from phibe.fitting import fit_closed, make_plan, window_length
 from phibe.linear.affine import fit_affine
@@ -19,7 +20,7 @@ from phibe.networks.mlp import MLP
 from phibe.networks.network import Normalised
 from phibe.objectives import Stencil, objective
 from phibe.training.loop import fit_network
-from phibe.training.runs import describe_run, save_flow
+from phibe.training.runs import save_flow
 from phibe.trajectories import Labels
 
 TIMES = torch.linspace(0, 1, 21, dtype=torch.float64)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from phibe.cli import main
+from phibe.experiments.downloads import HASHES, fetch, sha256_of
 from phibe.experiments.turbulence.data import convert_pfi, read_pfi
-from phibe.files import HASHES, fetch, sha256_of
 from phibe.io import open_data
 
 TIMES = torch.arange(4) * 0.5

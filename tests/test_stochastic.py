@@ -6,9 +6,9 @@ import pytest
 import torch
 from problems import normal
 
-from phibe.experiments.turbulence.noise import FieldNoise
+from phibe.experiments.turbulence.noise import CalibratedFamily, FieldNoise
 from phibe.experiments.turbulence.spectra import enstrophy_spectrum, over_shells
-from phibe.stochastic import CalibratedFamily, StochasticFamily
+from phibe.stochastic import StochasticFamily
 from phibe.systems.ou import OU
 from phibe.trajectories import Trajectories
 

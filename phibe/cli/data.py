@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,6 @@ def check(arguments: list[str]) -> None:
     from phibe.diagnostics import diagnose
     from phibe.io import describe_data
     from phibe.objectives import estimate_noise
-    from phibe.training.runs import describe_run
 
     if path.is_dir() and (path / "config.json").exists():
         return print(describe_run(path))
@@ -94,7 +94,7 @@ def _fit(options: Options, given: dict[str, Any]) -> None:
     from phibe.files import replacing
     from phibe.io import open_data, windowed
     from phibe.report import write_report
-    from phibe.training.runs import check_out, describe_run
+    from phibe.training.runs import check_out
 
     out = Path(given["out"] or Path("runs") / "fit" / Path(given["data"]).stem)
     check_out(out)
@@ -242,7 +242,7 @@ def fetch(arguments: list[str]) -> None:
     if given["url"] == "kth":
         return _fetch_kth(Path(given["out"]), list(given["actions"]))
 
-    from phibe.files import fetch, sha256_of
+    from phibe.experiments.downloads import fetch, sha256_of
 
     file = fetch(given["url"], given["out"], sha256=given["sha256"])
     print(f"{file}: {file.stat().st_size / 2**20:.1f} MB, SHA-256 {sha256_of(file)}")
@@ -250,8 +250,8 @@ def fetch(arguments: list[str]) -> None:
 
 def _fetch_kth(folder: Path, actions: list[str]) -> None:
     """Say what is coming and under which terms, then bring it."""
+    from phibe.experiments.downloads import HASHES
     from phibe.experiments.video.kth import ADDRESS, MEGABYTES, TERMS, fetch_kth
-    from phibe.files import HASHES
 
     if unknown := [name for name in actions if name not in MEGABYTES]:
         raise ValueError(f"--actions must be some of {', '.join(MEGABYTES)}; got {', '.join(unknown)}.")
@@ -275,7 +275,8 @@ def convert(arguments: list[str]) -> None:
     if not given["out"] or not folder.is_dir():
         raise ValueError(f"`phibe convert` needs --out and a folder of files; got {folder}.")
 
-    from phibe.files import HASHES, check_target
+    from phibe.experiments.downloads import HASHES
+    from phibe.files import check_target
 
     check_target(given["out"], folder=True)
 
@@ -288,3 +289,68 @@ def convert(arguments: list[str]) -> None:
         f"{given['out']}: {record['train']} paths to train on, {record['held_out']} held out, {repeated} repeated ones "
         f"left out; root mean square {record['scale']:.4f}"
     )
+
+
+# -- what a run is, in a few lines -------------------------------------------------------------------------------------
+
+
+def describe_run(folder: str | Path) -> str:
+    """How far a run is, what it is of, and the settings that are not the defaults."""
+    from phibe.training.runs import Metrics, read_config
+
+    folder, about = Path(folder), read_config(folder)
+    network, config, defaults = about["network"], about.get("config", {}), asdict(FitConfig())
+    arguments = ", ".join(f"{name}={value}" for name, value in network.get("arguments", {}).items())
+    changed = [f"{name}={value}" for name, value in config.items() if defaults.get(name) != value]
+    history = Metrics(folder / "metrics.jsonl").read()
+    lines = {
+        "status": _status(folder, config),
+        "network": f"{network['name']}({arguments}){', normalised' if network['normalised'] else ''}",
+        "objective": ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in about.get("objective", {}).items()),
+        "state": f"shape {tuple(about['state_shape'])}, times {about['interval']}, step {about['step']:g}",
+        "settings": ", ".join(changed) or "the defaults",
+    }
+    if "trials" in about:
+        lines["tried"] = _trials(about["trials"])
+    return "\n".join([str(folder), *(f"  {name:10} {text}" for name, text in lines.items()), *_last(history)])
+
+
+def _status(folder: Path, config: dict[str, Any]) -> str:
+    from phibe.training.runs import CHECKPOINT, RESULT
+    from phibe.training.tensors import load_tensors
+
+    if (folder / RESULT).exists():
+        return _result(json.loads((folder / RESULT).read_text("utf8")))
+    if (folder / CHECKPOINT).exists():
+        step = load_tensors(folder / CHECKPOINT)[1]["progress"]["step"]
+        return f"not finished: it goes on at step {step} of {config.get('steps')} when started again"
+    return "not finished: no checkpoint yet" if config else "a flow that was saved"
+
+
+def _result(result: dict[str, Any]) -> str:
+    how = f"{'stopped early' if result['stopped_early'] else 'finished'} after {result['steps']} steps"
+    best, at = "best ", f" at step {result['best_step']}"
+    if result.get("closed_form"):
+        how, best, at = "solved in closed form", "", ""
+    return how if result["held_out"] is None else f"{how}, {best}held-out objective {result['held_out']:.6g}{at}"
+
+
+def _trials(trials: list[dict[str, Any]]) -> str:
+    """What cross-validation found, in one line."""
+    from phibe.linear.basis import Size
+
+    least = min(trials, key=lambda trial: trial["objective"])
+    size = Size(**{name: least[name] for name in Size._fields})
+    return (
+        f"{len(trials)} sizes; the least objective on paths left out, {least['objective']:.5g} ± {least['error']:.2g}, "
+        f"has {size}; of the few best, the one whose flow keeps closest to the observed laws is taken"
+    )
+
+
+def _last(history: list[dict[str, Any]], count: int = 5) -> list[str]:
+    """A table of the last evaluations."""
+    names = ("step", "train", "held_out", "jacobian_dx")
+    cells = [[line.get(name) for name in names] for line in history[-count:]]
+    rows = [names, *(["-" if cell is None else f"{cell:.5g}" for cell in row] for row in cells)]
+    table = ["  " + "".join(f"{cell:>14}" for cell in row) for row in rows]
+    return ["  last evaluations", *table] if history else []

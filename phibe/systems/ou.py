@@ -1,14 +1,13 @@
 """Ornstein–Uhlenbeck processes, dX = A(X − μ)dt + S dB: the worlds where every answer of the paper is a closed form.
 
 A Gaussian start stays Gaussian [paper: Gaussian marginals of the OU process], so that all that a fit should find is
-known to rounding: paths without any error of a time step, the law and its score at any t, the probability velocity
+known to rounding: paths without any error of a time step, the marginal and its score at any t, the probability velocity
 v = b − ½Σ∇log ρ_t [paper: probability velocity], and v̂, what PhiBE tends to at step Δt with infinitely many paths
-[paper: OU population approximation]. Tests, book and experiments measure against them; the velocity and the density
-are differentiable in x and in t, so that ∂ₜρ + ∇·(vρ) = 0 [paper: continuity equation] can be checked as it stands.
+[paper: OU population approximation]. Velocity and density are differentiable in x and in t, so that
+∂ₜρ + ∇·(vρ) = 0 [paper: continuity equation] can be checked as it stands.
 
-From top to bottom: a Gaussian; the process and how to draw paths of it; its laws and its velocity; the law at which it
-rests and how it turns there; what PhiBE sees at step Δt. Read trajectories and calculus before; next comes objectives,
-the equations whose minimisers, on paths simulated here, tend to v as Δt → 0.
+Read trajectories and calculus before; next comes objectives, the equations whose minimisers, on paths simulated here,
+tend to v as Δt → 0.
 """
 
 from __future__ import annotations
@@ -81,11 +80,11 @@ class OU:
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
             raise ValueError(f"The drift matrix `A` must be square, (d, d); got shape {tuple(A.shape)}.")
         d = A.shape[0]
-        defaults = {"A": A, "S": S, "mu": mu, "m0": m0, "C0": torch.eye(d) if C0 is None else C0}
+        mu, m0 = (torch.zeros(d) if mean is None else mean for mean in (mu, m0))
+        C0 = torch.eye(d) if C0 is None else C0
         shapes = {"A": (d, d), "S": (d, -1), "mu": (d,), "m0": (d,), "C0": (d, d)}
-        for name, value in defaults.items():
-            value = torch.zeros(d) if value is None else value
-            object.__setattr__(self, name, _shaped(value, name, shapes[name]))
+        for (name, shape), value in zip(shapes.items(), (A, S, mu, m0, C0), strict=True):
+            object.__setattr__(self, name, _shaped(value, name, shape))
 
     @staticmethod
     def reversible() -> OU:
@@ -134,7 +133,7 @@ class OU:
     def simulate(
         self, *, paths: int, times: Any, generator: torch.Generator | None = None, seed: int = 0
     ) -> Trajectories:
-        """Paths drawn from the exact transition law at `times` (time,) or (path, time): no error at any step."""
+        """Paths by the exact transition distribution at `times` (time,) or (path, time): no error at any step."""
         generator = generator or torch.Generator().manual_seed(seed)
         times = torch.as_tensor(times, dtype=torch.float64)
         propagators, covariances = self.transition(times.diff(dim=-1))
@@ -155,9 +154,9 @@ class OU:
     # -- exact answers ---------------------------------------------------------------------------------------------
 
     def marginal(self, t: Tensor | float) -> Gaussian:
-        """Law of X_t: mean μ + e^{At}(m₀ − μ), covariance e^{At} C₀ e^{Aᵀt} + Q_t   [paper: Gaussian marginals].
+        """That of X_t: mean μ + e^{At}(m₀ − μ), covariance e^{At} C₀ e^{Aᵀt} + Q_t   [paper: Gaussian marginals].
 
-        For a batch of times, a batch of laws; times that repeat are computed once, unless `t` is differentiated.
+        For a batch of times, a batch of them; times that repeat are computed once, unless `t` is differentiated.
         """
         t = torch.as_tensor(t, dtype=torch.float64)
         if t.ndim == 0 or differentiable(t):
@@ -168,14 +167,13 @@ class OU:
         return Gaussian(self.mu + _apply(propagator, self.m0 - self.mu), propagator @ self.C0 @ propagator.mT + noise)
 
     def log_density(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return self._law(t).log_density(x)
+        return self._shared(t).log_density(x)
 
     def score(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return self._law(t).score(x)
+        return self._shared(t).score(x)
 
-    def _law(self, t: Tensor | float) -> Gaussian:
-        """The marginal, as one law for all samples when their times are equal, as they are along a flow; but each with
-        its own when `t` is differentiated."""
+    def _shared(self, t: Tensor | float) -> Gaussian:
+        """The marginals at the times of samples: one for all if the times are equal, unless `t` is differentiated."""
         t = torch.as_tensor(t, dtype=torch.float64)
         return self.marginal(t[0] if t.ndim and not differentiable(t) and bool((t == t[0]).all()) else t)
 
@@ -192,8 +190,8 @@ class OU:
         if not self.is_stable:
             values = ", ".join(f"{complex(z):.3g}" for z in torch.linalg.eigvals(self.A))
             raise ValueError(
-                f"A stationary law needs every eigenvalue of `A` to have a negative real part; they are {values}. "
-                "Did you mean −A?"
+                "A stationary distribution needs every eigenvalue of `A` to have a negative real part; they are "
+                f"{values}. Did you mean −A?"
             )
         from scipy.linalg import solve_continuous_lyapunov
 
@@ -208,7 +206,7 @@ class OU:
         return bool((product - product.mT).norm() <= 1e-12 * (1 + product.norm()))
 
     def circulation(self) -> Tensor:
-        """𝓑 = ½(A − B Aᵀ B⁻¹), the velocity's matrix once the law is stationary; zero for a reversible process."""
+        """𝓑 = ½(A − B Aᵀ B⁻¹), the velocity's matrix once the process is stationary; zero for a reversible process."""
         B = self.stationary().covariance
         return 0.5 * (self.A - B @ self.A.mT @ torch.linalg.inv(B))
 

@@ -131,18 +131,21 @@ class SDE:
                 f"smallest gap of {float(gaps.min()):g} (the first one from t = 0) and substeps of {substep:g}."
             )
         x = self.start.sample(paths, generator=generator)
-        states = []
+        sources, states = self.noise(x[:1]).shape[-1], []
         for gap in gaps.unbind(-1):
             count = math.ceil(float(gap.max()) / substep - 1e-9)
-            x = self._march(x, (gap / max(count, 1))[..., None], count, generator)
+            h = (gap / max(count, 1))[..., None]
+            for _ in range(count):
+                normal = torch.randn(paths, sources, dtype=x.dtype, generator=generator)
+                x = heun_milstein(self, x, h, normal * h.sqrt())
             states.append(x)
-        return Trajectories(_bounded(torch.stack(states, dim=1), substep), times)
-
-    def _march(self, x: Tensor, h: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        r = self.noise(x[:1]).shape[-1]
-        for _ in range(count):
-            x = heun_milstein(self, x, h, torch.randn(len(x), r, dtype=x.dtype, generator=generator) * h.sqrt())
-        return x
+        found = torch.stack(states, dim=1)
+        if not torch.isfinite(found).all():
+            raise ValueError(
+                f"The simulation diverged with substeps of {substep:g}. Is the drift confining? Then take a smaller "
+                "`substep`: an explicit step must be short beside 1/|∇b| wherever a path may go."
+            )
+        return Trajectories(found, times)
 
     # -- exact answers -------------------------------------------------------------------------------------------------
 
@@ -202,15 +205,6 @@ def heun_milstein(system: SDE, x: Tensor, h: Tensor, dw: Tensor) -> Tensor:
 def matrix_divergence(matrix: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """(∇·M)_i = Σ_j ∂_j M_ij at each point, for M: (n, d) → (n, d, d); (n, d)."""
     return torch.einsum("nijj->ni", vmap(jacrev(lambda point: matrix(point[None])[0]))(x))
-
-
-def _bounded(states: Tensor, substep: float) -> Tensor:
-    if not torch.isfinite(states).all():
-        raise ValueError(
-            f"The simulation diverged with substeps of {substep:g}. Is the drift confining? Then take a smaller "
-            "`substep`: an explicit step must be short beside 1/|∇b| wherever a path may go."
-        )
-    return states
 
 
 # -- the example systems ---------------------------------------------------------------------------------------------

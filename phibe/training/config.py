@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -30,6 +30,24 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 Accelerator = Literal["auto", "cpu", "cuda", "gpu", "mps"]
 Precision = Literal["32-true", "64-true", "bf16-mixed"]
+
+RULES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    (
+        "steps batch micro_batches evaluate_every devices nodes checkpoint_every",
+        "a whole number from 1",
+        lambda n: n >= 1,
+    ),
+    ("weight_decay warmup clip input_noise patience seed", "0 or more", lambda value: value >= 0),
+    ("ema held_out", "from 0 to below 1", lambda share: 0 <= share < 1),
+    ("learning_rate", "above 0", lambda rate: rate > 0),
+    ("floor", "from 0 to 1", lambda share: 0 <= share <= 1),
+    ("noise", "above 0", lambda noise: noise is None or noise > 0),
+    ("optimiser", "adam or adamw", ("adam", "adamw").__contains__),
+    ("strategy", "auto or one of Fabric's ddp strategies", lambda name: name.startswith(("auto", "ddp"))),
+    ("precision", f"one of {', '.join(get_args(Precision))}", get_args(Precision).__contains__),
+    ("accelerator", f"one of {', '.join(get_args(Accelerator))}", get_args(Accelerator).__contains__),
+)
+"""What the fields must be."""
 
 
 @dataclass(frozen=True)
@@ -94,24 +112,10 @@ class FitConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "micro_batches", "evaluate_every", "devices", "nodes", "checkpoint_every"):
-            _demand(name, getattr(self, name), "a whole number from 1", getattr(self, name) >= 1)
-        for name in ("weight_decay", "warmup", "clip", "input_noise", "patience", "seed"):
-            _demand(name, getattr(self, name), "0 or more", getattr(self, name) >= 0)
-        for name in ("ema", "held_out"):
-            _demand(name, getattr(self, name), "from 0 to below 1", 0 <= getattr(self, name) < 1)
-        _demand("learning_rate", self.learning_rate, "above 0", self.learning_rate > 0)
-        _demand("floor", self.floor, "from 0 to 1", 0 <= self.floor <= 1)
-        _demand("noise", self.noise, "above 0", self.noise is None or self.noise > 0)
-        _demand("optimiser", self.optimiser, "adam or adamw", self.optimiser in ("adam", "adamw"))
-        _demand(
-            "strategy",
-            self.strategy,
-            "auto or one of Fabric's ddp strategies",
-            self.strategy.startswith(("auto", "ddp")),
-        )
-        for name, known in (("precision", get_args(Precision)), ("accelerator", get_args(Accelerator))):
-            _demand(name, getattr(self, name), f"one of {', '.join(known)}", getattr(self, name) in known)
+        for names, wanted, fulfilled in RULES:
+            for name in names.split():
+                if not fulfilled(value := getattr(self, name)):
+                    raise ValueError(f"`{name}` must be {wanted}; got {value!r}.")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step: linear up to the highest, then half a cosine down to the floor."""
@@ -123,8 +127,3 @@ class FitConfig:
 
 WHERE = ("accelerator", "devices", "nodes", "strategy", "checkpoint_every")
 """Fields that may change when a run is resumed: where it runs, not what it computes."""
-
-
-def _demand(name: str, value: Any, wanted: str, fulfilled: bool) -> None:
-    if not fulfilled:
-        raise ValueError(f"`{name}` must be {wanted}; got {value!r}.")

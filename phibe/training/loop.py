@@ -49,9 +49,6 @@ from phibe.trajectories import Trajectories
 Result = TypeVar("Result", covariant=True)
 
 
-# -- the training loop -------------------------------------------------------------------------------------------------
-
-
 def fit_network(
     data: Trajectories,
     network: str | nn.Module = "mlp",
@@ -68,8 +65,7 @@ def fit_network(
     kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to the same bits, and
     returns at once what is finished. `held_out` brings paths of its own for the evaluation.
     """
-    task = VelocityTask(network, objective)
-    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
+    return train(data, VelocityTask(network, objective), config=config, out=out, held_out=held_out, progress=progress)
 
 
 def train(
@@ -108,14 +104,19 @@ def train(
         tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
     ):
         try:
-            _descend(
-                learner, module, batches, validation=validation, folder=folder, config=config, devices=devices, bar=bar
-            )
+            _descend(learner, module, batches, validation=validation, folder=folder, devices=devices, bar=bar)
         except Diverged as error:
             error.flow = task.result(_best(learner), data)
             raise
     devices.barrier()
     return task.result(_best(learner), data)
+
+
+def _best(learner: Learner) -> nn.Module:
+    """A network with the best weights."""
+    network = copy.deepcopy(learner.average)
+    network.load_state_dict(learner.kept())
+    return network
 
 
 def _descend(
@@ -125,12 +126,11 @@ def _descend(
     *,
     validation: Validation,
     folder: Folder,
-    config: FitConfig,
     devices: Any,
     bar: tqdm,
 ) -> None:
     """Step after step; all that one leaves to the next is in `learner`."""
-    now, clock = learner.progress, time.perf_counter() - learner.progress.seconds
+    config, now, clock = batches.config, learner.progress, time.perf_counter() - learner.progress.seconds
     with torch.random.fork_rng(devices=[devices.device] if devices.device.type == "cuda" else []):
         while now.step < config.steps and not now.stopped:
             seed_device(devices.device, seed_of(config.seed, now.step, devices.global_rank))  # dropout and the like
@@ -159,6 +159,12 @@ def _descend(
                 folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
             if now.step % config.checkpoint_every == 0:
                 folder.save(learner)
+
+
+def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
+    kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
+    trained = [p for p in network.parameters() if p.requires_grad]
+    return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def accumulate(
@@ -231,9 +237,9 @@ class Validation:
         drawing = torch.Generator().manual_seed(self.config.seed)
         values, norms = [], [torch.zeros(1)]
         for piece in samples.some(count, seed=self.config.seed).split(self.config.batch):
-            sample = [part.to(like.dtype).to(like.device) for part in samples.take(piece)]
-            drawn = [part.to(like.dtype).to(like.device) for part in self.module.draw(len(piece), drawing)]
-            values.append(self.module(*sample, *drawn, generator=generator).cpu().double())
+            parts = *samples.take(piece), *self.module.draw(len(piece), drawing)
+            sample = [part.to(like.dtype).to(like.device) for part in parts]
+            values.append(self.module(*sample, generator=generator).cpu().double())
             if slopes:
                 norms.append(self._slope(*sample).cpu())
         return torch.cat(values), torch.cat(norms)
@@ -398,16 +404,7 @@ class VelocityTask:
         check_network(network, x, t, objective=self.name)
 
 
-# -- before ------------------------------------------------------------------------------------------------------------
-
-
-def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
-    kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    trained = [p for p in network.parameters() if p.requires_grad]
-    return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-# -- after -------------------------------------------------------------------------------------------------------------
+# -- when a step fails -------------------------------------------------------------------------------------------------
 
 
 class Diverged(ArithmeticError):
@@ -424,13 +421,10 @@ class Diverged(ArithmeticError):
 def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder) -> Diverged:
     """What to say when a step fails; the best weights so far, or those before the step, are kept."""
     step, index = learner.progress.step, batches.index(learner.progress.step)
-    if not learner.best:
-        learner.keep_best()
-    kept = folder.save_weights(learner.best)
+    kept = folder.save_weights(learner.kept())
     bad = index[batches.mine][(~torch.isfinite(values)).cpu()]
-    places = [
-        f"(path {p}, time {t})" for p, t in zip(*(part.tolist() for part in batches.samples.where(bad)), strict=True)
-    ]
+    where = zip(*(part.tolist() for part in batches.samples.where(bad)), strict=True)
+    places = [f"(path {path}, time {time})" for path, time in where]
     what = f"objective of {len(bad)} of {len(values)} samples, at {', '.join(places[:3])}," if places else "gradient"
     message = (
         f"At step {step} the {what} is not finite (batch: samples {', '.join(map(str, index[:5].tolist()))} …). The "
@@ -438,10 +432,3 @@ def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder
         "regularise (`weight_decay`, `ema`)."
     )
     return Diverged(message, step, index)
-
-
-def _best(learner: Learner) -> nn.Module:
-    """A network with the best weights."""
-    network = copy.deepcopy(learner.average)
-    network.load_state_dict(learner.best)
-    return network

@@ -2,7 +2,7 @@
 
 While a network is trained, `Folder` keeps a checkpoint and `metrics.jsonl` there, so that a run that was killed goes on
 to the same bits; no other process can write to it, and no other run is mistaken for it. `save_flow` and `open_flow` do
-the same for a flow without its training, and `describe_run` says what is there. Next: `phibe.training.loop`.
+the same for a flow without its training. Next: `phibe.training.loop`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from phibe.files import check_folder, replacing, write_json, writing
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField
-from phibe.linear.basis import Size
 from phibe.networks import NETWORKS, build
 from phibe.networks.network import Normalised
 from phibe.objectives import OBJECTIVES, find_objective
@@ -47,42 +46,34 @@ class Metrics:
     def __init__(self, path: Path | None):
         self.path = path
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: dict[str, float | None]) -> None:
         """A number that is not finite is written as null, which every reader of JSON takes."""
         if self.path:
+            line = {key: value if value is not None and math.isfinite(value) else None for key, value in line.items()}
             with self.path.open("a", encoding="utf8") as file:
-                file.write(json.dumps({key: _finite(value) for key, value in line.items()}) + "\n")
+                file.write(f"{json.dumps(line)}\n")
 
     def trim(self, step: int) -> None:
         """Forget what was written after `step`, or not to its end: that part is about to be done again."""
+        kept = [f"{json.dumps(line)}\n" for line in self.read() if line["step"] <= step]
         if self.path and self.path.exists():
-            kept = [line for line in self.path.read_text("utf8").splitlines() if _step(line) <= step]
             with replacing(self.path) as partial:
-                partial.write_text("".join(f"{line}\n" for line in kept), "utf8")
+                partial.write_text("".join(kept), "utf8")
 
     def read(self) -> list[dict[str, Any]]:
-        if not self.path or not self.path.exists():
-            return []
-        return [json.loads(line) for line in self.path.read_text("utf8").splitlines() if _step(line) < math.inf]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _step(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
+        """All lines that were written to their end."""
+        text = self.path.read_text("utf8") if self.path and self.path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
 # -- checkpoint and resume ---------------------------------------------------------------------------------------------
 
 FIT, FLOW = "a fit", "a saved flow"
 """The kinds of folders, as their marks say it."""
+CONFIG, CHECKPOINT, WEIGHTS, RESULT = "config.json", "checkpoint.safetensors", "weights.safetensors", "result.json"
 OPENS = ("network", "state_shape", "interval", "step", "dtype")
-"""What a config.json must have to be opened; that of a fit has `data` and `config` besides."""
+FIT_KEYS = (*OPENS, "data", "config")
+"""What a config.json must have to be opened, and that of a fit."""
 
 
 @dataclass
@@ -112,6 +103,12 @@ class Learner:
     def keep_best(self) -> None:
         self.best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.average.state_dict().items()}
 
+    def kept(self) -> dict[str, Tensor]:
+        """The best weights; the present ones, if none was found yet."""
+        if not self.best:
+            self.keep_best()
+        return self.best
+
     def tensors(self) -> dict[str, Tensor]:
         average = {} if self.average is self.network else self.average.state_dict()
         network, optimiser = self.network.state_dict(), optimiser_tensors(self.optimiser)
@@ -126,8 +123,8 @@ class Learner:
 
 
 def check_out(out: str | Path) -> None:
-    """Refuse a folder that no fit can be kept in: it must be new, empty or that of a fit."""
-    check_folder(out, FIT, keys=(*OPENS, "data", "config"))
+    """Refuse a folder that is neither new nor empty nor that of a fit."""
+    check_folder(out, FIT, keys=FIT_KEYS)
 
 
 def identify(
@@ -148,7 +145,7 @@ def identify(
 
 
 class Folder:
-    """The folder of one run, or none (`out=None`): only rank 0 writes, every rank reads.
+    """The folder of one run, or none (`out=None`): every rank reads it, only one that `writes` has it as its `own`.
 
     `identity` says what is being trained, on what and how; a folder that holds another run is refused. While it is
     `locked`, no other process can write there: of the processes of one run, rank 0 has the lock.
@@ -156,28 +153,21 @@ class Folder:
 
     def __init__(self, out: str | Path | None, identity: dict[str, Any], *, writes: bool):
         self.path = Path(out) if out is not None else None
-        self.identity, self.writes = json.loads(json.dumps(identity)), writes
-        self.metrics = Metrics(self.path / "metrics.jsonl" if self.path and writes else None)
+        self.own = self.path if writes else None
+        self.identity = json.loads(json.dumps(identity))
+        self.metrics = Metrics(self.own and self.own / "metrics.jsonl")
         if self.path:
             check_out(self.path)
             self._refuse_another()
 
     @property
-    def _checkpoint(self) -> Path:
-        assert self.path
-        return self.path / "checkpoint.safetensors"
-
-    @property
     def finished(self) -> bool:
-        return self.path is not None and (self.path / "result.json").exists()
+        return self.path is not None and (self.path / RESULT).exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the folder; none may have begun another run there meanwhile."""
-        if not self.path or not self.writes:
-            yield
-            return
-        with writing(self.path, FIT, keys=(*OPENS, "data", "config")):
+        with writing(self.own, FIT, keys=FIT_KEYS) if self.own else nullcontext():
             self._refuse_another()
             yield
 
@@ -187,64 +177,59 @@ class Folder:
         with self.locked():
             self._restore(learner)
             barrier()  # every process has read the folder before one of them writes to it
-            if self.path and self.writes:
-                (self.path / "weights.safetensors").unlink(missing_ok=True)  # of a run that diverged
-                write_json(self.path / "config.json", self.identity | about)
+            if self.own:
+                (self.own / WEIGHTS).unlink(missing_ok=True)  # of a run that diverged
+                write_json(self.own / CONFIG, self.identity | about)
                 self.metrics.trim(learner.progress.step)
             yield
             self._finish(learner)
 
     def _restore(self, learner: Learner) -> None:
-        if self.path and self._checkpoint.exists():
-            tensors, facts = load_tensors(self._checkpoint)
-            if not isinstance(facts, dict) or "progress" not in facts:
-                raise ValueError(
-                    f"{self._checkpoint} holds weights, but no state of a training run. Delete it to start again."
-                )
-            self._refuse(facts["identity"], self._checkpoint.name)
-            learner.restore(tensors, facts["progress"], self._checkpoint)
+        if not self.path or not (file := self.path / CHECKPOINT).exists():
+            return
+        tensors, facts = load_tensors(file)
+        if not isinstance(facts, dict) or "progress" not in facts:
+            raise ValueError(f"{file} holds weights, but no state of a training run. Delete it to start again.")
+        self._refuse(facts["identity"], file.name)
+        learner.restore(tensors, facts["progress"], file)
 
     def save(self, learner: Learner) -> None:
-        if self.path and self.writes:
+        if self.own:
             facts = {"identity": self.identity, "progress": asdict(learner.progress)}
-            save_tensors(self._checkpoint, learner.tensors(), facts)
+            save_tensors(self.own / CHECKPOINT, learner.tensors(), facts)
 
     def keep_solved(self, velocity: nn.Module, about: dict[str, Any], *, held_out: float | None) -> None:
         """What was solved in closed form, kept like what was trained."""
-        if self.path and self.writes:
-            result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": held_out, "closed_form": True}
+        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": held_out, "closed_form": True}
+        if self.own:
             with self.locked():
-                write_json(self.path / "config.json", self.identity | about)
-                save_tensors(self.path / "weights.safetensors", velocity.state_dict())
-                write_json(self.path / "result.json", result)
+                write_json(self.own / CONFIG, self.identity | about)
+                self.save_weights(velocity.state_dict())
+                write_json(self.own / RESULT, result)
 
     def save_weights(self, weights: dict[str, Tensor]) -> Path | None:
-        if self.path and self.writes:
-            save_tensors(self.path / "weights.safetensors", weights)
-        return self.path and self.path / "weights.safetensors"
+        if self.own:
+            save_tensors(self.own / WEIGHTS, weights)
+        return self.path and self.path / WEIGHTS
 
     def _finish(self, learner: Learner) -> None:
-        """The best weights (the last, if none was) and the result; the state in between is no longer needed."""
-        if not learner.best:
-            learner.keep_best()
-        self.save_weights(learner.best)
-        if self.path and self.writes:
+        """The best weights and the result; the state in between is no longer needed."""
+        self.save_weights(learner.kept())
+        if self.own:
             p = learner.progress
             result = {"steps": p.step, "stopped_early": p.stopped, "best_step": p.best_step, "held_out": p.best}
-            write_json(self.path / "result.json", result)
-            self._checkpoint.unlink(missing_ok=True)
+            write_json(self.own / RESULT, result)
+            (self.own / CHECKPOINT).unlink(missing_ok=True)
 
     def _refuse_another(self) -> None:
         """Refuse to go on with what is there if it is another run."""
-        if not self.path or not (self.finished or self._checkpoint.exists()):
+        if not self.path or not (self.finished or (self.path / CHECKPOINT).exists()):
             return
         try:
-            identity = json.loads((self.path / "config.json").read_text("utf8"))
+            identity = json.loads((self.path / CONFIG).read_text("utf8"))
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{self.path} holds a run without a readable config.json: {error}. Choose another `out`."
-            ) from error
-        self._refuse(identity, "config.json")
+            raise ValueError(f"{self.path / CONFIG} cannot be read: {error}. Choose another `out`.") from error
+        self._refuse(identity, CONFIG)
 
     def _refuse(self, identity: dict[str, Any], file: str) -> None:
         known = {key: identity.get(key) for key in self.identity}
@@ -332,10 +317,9 @@ def save_flow(flow: Flow, folder: str | Path, **facts: Any) -> Path:
     if not isinstance(network, nn.Module) or not (isinstance(network, AffineField) or list(network.parameters())):
         raise ValueError(f"Only the flow of a network can be saved; this one is of {type(flow.velocity).__name__}.")
     folder, dtype = Path(folder), [*network.buffers(), *network.parameters()][-1].dtype
-    about = about_flow(network, flow, dtype)
     with writing(folder, FLOW, keys=OPENS):
-        save_tensors(folder / "weights.safetensors", network.state_dict())
-        write_json(folder / "config.json", facts | about)
+        save_tensors(folder / WEIGHTS, network.state_dict())
+        write_json(folder / CONFIG, facts | about_flow(network, flow, dtype))
     return folder
 
 
@@ -350,11 +334,8 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
     True
     """
     about = read_config(folder)
-    if "forecaster" in about:
-        name = about["forecaster"]["name"]
-        raise ValueError(
-            f"{folder} holds a {name}, not a flow. Open it with the class of that name, e.g. `PFI.open(folder)`."
-        )
+    if name := about.get("forecaster", {}).get("name"):
+        raise ValueError(f"{folder} holds a {name}, not a flow. Open it with that class, e.g. `PFI.open(folder)`.")
     if "codec" in about:
         raise ValueError(f"{folder} holds a codec, not a flow. Open it with `open_vq`.")
     network = rebuild(about, folder, network).double()  # holds the weights of any type exactly
@@ -367,7 +348,7 @@ def open_flow(folder: str | Path, *, network: nn.Module | None = None) -> Flow:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    path = Path(folder) / "config.json"
+    path = Path(folder) / CONFIG
     try:
         about = json.loads(path.read_text("utf8"))
         if missing := set(OPENS) - about.keys():
@@ -381,9 +362,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def read_weights(folder: str | Path) -> dict[str, Tensor]:
     """The weights of a finished run."""
-    if (Path(folder) / "checkpoint.safetensors").exists() and not (Path(folder) / "weights.safetensors").exists():
+    folder = Path(folder)
+    if (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
         raise ValueError(f"The run in {folder} has not finished. Start it again with the same call: it goes on.")
-    return load_tensors(Path(folder) / "weights.safetensors")[0]
+    return load_tensors(folder / WEIGHTS)[0]
 
 
 def rebuild(about: dict[str, Any], folder: str | Path, network: nn.Module | None = None) -> nn.Module:
@@ -408,61 +390,3 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: str | Pa
         if here != there:
             raise ValueError(f"The weights in {where} are of another network: `{name}` is {there} there, {here} here.")
     network.load_state_dict(tensors)
-
-
-# -- what a run is, in a few lines -------------------------------------------------------------------------------------
-
-
-def describe_run(folder: str | Path) -> str:
-    """How far a run is, what it is of, and the settings that are not the defaults."""
-    folder, about = Path(folder), read_config(folder)
-    network, config, defaults = about["network"], about.get("config", {}), asdict(FitConfig())
-    arguments = ", ".join(f"{name}={value}" for name, value in network.get("arguments", {}).items())
-    changed = [f"{name}={value}" for name, value in config.items() if defaults.get(name) != value]
-    history = Metrics(folder / "metrics.jsonl").read()
-    lines = {
-        "status": _status(folder, config),
-        "network": f"{network['name']}({arguments}){', normalised' if network['normalised'] else ''}",
-        "objective": ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in about.get("objective", {}).items()),
-        "state": f"shape {tuple(about['state_shape'])}, times {about['interval']}, step {about['step']:g}",
-        "settings": ", ".join(changed) or "the defaults",
-    }
-    if "trials" in about:
-        lines["tried"] = _trials(about["trials"])
-    return "\n".join([str(folder), *(f"  {name:10} {text}" for name, text in lines.items()), *_last(history)])
-
-
-def _status(folder: Path, config: dict[str, Any]) -> str:
-    if (folder / "result.json").exists():
-        return _result(json.loads((folder / "result.json").read_text("utf8")))
-    if (folder / "checkpoint.safetensors").exists():
-        step = load_tensors(folder / "checkpoint.safetensors")[1]["progress"]["step"]
-        return f"not finished: it goes on at step {step} of {config.get('steps')} when started again"
-    return "not finished: no checkpoint yet" if config else "a flow that was saved"
-
-
-def _result(result: dict[str, Any]) -> str:
-    how = f"{'stopped early' if result['stopped_early'] else 'finished'} after {result['steps']} steps"
-    best, at = "best held-out objective", f" at step {result['best_step']}"
-    if result.get("closed_form"):
-        how, best, at = "solved in closed form", "held-out objective", ""
-    return how if result["held_out"] is None else f"{how}, {best} {result['held_out']:.6g}{at}"
-
-
-def _trials(trials: list[dict[str, Any]]) -> str:
-    """What cross-validation found, in one line."""
-    least = min(trials, key=lambda trial: trial["objective"])
-    size = Size(**{name: least[name] for name in Size._fields})
-    return (
-        f"{len(trials)} sizes; the least objective on paths left out, {least['objective']:.5g} ± {least['error']:.2g}, "
-        f"has {size}; of the few best, the one whose flow keeps closest to the observed laws is taken"
-    )
-
-
-def _last(history: list[dict[str, Any]], count: int = 5) -> list[str]:
-    """A table of the last evaluations."""
-    names = ("step", "train", "held_out", "jacobian_dx")
-    cells = [[line.get(name) for name in names] for line in history[-count:]]
-    rows = [names, *(["-" if cell is None else f"{cell:.5g}" for cell in row] for row in cells)]
-    table = ["  " + "".join(f"{cell:>14}" for cell in row) for row in rows]
-    return ["  last evaluations", *table] if history else []

@@ -18,9 +18,6 @@ from phibe.training.config import FitConfig
 from phibe.training.devices import PRECISIONS
 from phibe.trajectories import Trajectories, split_paths
 
-# -- sampling --------------------------------------------------------------------------------------------------------
-
-
 WINDOW, MEGABYTES, BLOCKS = 2**20, 256, 64
 """Samples shuffled at once: at most this many, of at most these megabytes, gathered from that many places."""
 

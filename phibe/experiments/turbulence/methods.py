@@ -20,11 +20,11 @@ from phibe.experiments.baselines.persistence import Persistence
 from phibe.experiments.baselines.pfi import PFI
 from phibe.experiments.conditioned import ConditionedFlow, ConditionedTask, restored, rolls_of
 from phibe.experiments.training import RandomShift, Roll, Rollouts
-from phibe.experiments.turbulence.noise import FieldNoise
+from phibe.experiments.turbulence.noise import CalibratedFamily, FieldNoise
 from phibe.flow import Flow
 from phibe.integrators import INTEGRATORS
 from phibe.networks.unet import UNet
-from phibe.stochastic import CalibratedFamily, StochasticFamily
+from phibe.stochastic import StochasticFamily
 from phibe.training.config import FitConfig
 from phibe.training.loop import Task, VelocityTask, train
 from phibe.training.tensors import save_tensors

@@ -55,6 +55,21 @@ class FieldNoise:
         return torch.fft.irfft2(shaped, s=x.shape[-2:], norm="ortho")
 
 
+@dataclass(frozen=True)
+class CalibratedFamily(StochasticFamily):
+    """x′ = Φ(x) + n, with Φ one step along v + θ(b − v) and the noise n that restores the variance Φ dissipates.
+
+    √θ dW belongs to the exact v and b and to short steps. Learnt ones, over an interval that is not short, dissipate
+    another amount in each wave than that noise restores, and the spectrum drifts away. Here the noise is measured
+    [`FieldNoise.of_balance`]: E|x̂′|² = E|Φ̂(x)|² + E|n̂|² in each shell of waves. As n is independent of x, one step
+    then preserves the spectrum of the data, however good v and b are.
+    """
+
+    def _step(self, x: Tensor, t: Tensor, method: str, generator: torch.Generator | None) -> Tensor:
+        x = self.ode_step(x, t, method=method)
+        return x if self.noise is None else x + self.noise(x, float(t[1] - t[0]), generator)
+
+
 @torch.no_grad()
 def _mean(measure: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], data: Trajectories) -> Tensor:
     """The mean of `measure(x, t, dx, dt)`, (n, …), over transitions from all over the data."""

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from phibe.experiments.downloads import fetch
 from phibe.experiments.video.clips import RATE, Clips, Fit, read_video, shrink
 from phibe.experiments.video.drawing import ACTIONS
-from phibe.files import fetch, replacing
+from phibe.files import replacing
 
 ADDRESS = "https://www.csc.kth.se/cvap/actions/"
 ANNOTATIONS = "00sequences.txt"
