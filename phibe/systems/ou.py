@@ -1,4 +1,4 @@
-"""Ornstein–Uhlenbeck processes, dX = A(X − μ)dt + S dB: the worlds where every answer of the paper is a closed form.
+"""Ornstein–Uhlenbeck processes, dX = A(X − μ)dt + S dB: processes whose every answer is a closed form.
 
 A Gaussian start stays Gaussian [paper: Gaussian marginals of the OU process], so that all that a fit should find is
 known to rounding: paths without any error of a time step, the marginal and its score at any t, the probability velocity
@@ -6,8 +6,7 @@ v = b − ½Σ∇log ρ_t [paper: probability velocity], and v̂, what PhiBE ten
 [paper: OU population approximation]. Velocity and density are differentiable in x and in t, so that
 ∂ₜρ + ∇·(vρ) = 0 [paper: continuity equation] can be checked as it stands.
 
-Read trajectories and calculus before; next comes objectives, the equations whose minimisers, on paths simulated here,
-tend to v as Δt → 0.
+Read next: `phibe.objectives`, the equations whose minimisers, on paths simulated here, tend to v as Δt → 0.
 """
 
 from __future__ import annotations
