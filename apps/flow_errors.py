@@ -1,4 +1,4 @@
-"""The flow explorer's errors over time: of the velocity and of the law, one curve for each flow."""
+"""The flow explorer's errors over time: of the velocity and of the distribution, one curve for each flow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from theme import figure, palette
 PLOTS = (("velocity_error", "speed"), ("law_error", "sample_error"))
 CURVES = tuple(name for error, reference in PLOTS for name in (error, second(error), reference))
 VELOCITY = "‖v̂ − v‖ in L²(ρₜ), dotted: ‖v‖"
-LAW = "W₂ from the exact law, dotted: of the samples"
+LAW = "W₂ from the exact one, dotted: samples"
 FRESH = "W₂ from fresh paths, dotted: of the data"
 PATH = "Off single paths, dotted: two draws of the SDE"
-SLICED = "Sliced W₂ of the law, dotted: two SDE ensembles"
+SLICED = "Sliced W₂, dotted: two SDE ensembles"
 
 
 class Errors:

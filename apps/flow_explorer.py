@@ -1,4 +1,4 @@
-"""Watch a probability flow carry particles through the laws of a stochastic process, and see where a fit goes wrong."""
+"""Watch a probability flow carry particles through the marginals of a process, and see where a fit goes wrong."""
 
 from __future__ import annotations
 

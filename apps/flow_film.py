@@ -100,7 +100,7 @@ def times_seen(times: Tensor, estimator: str) -> Tensor:
 
 
 def knots_in_time(times: Tensor, estimator: str, count: int) -> Tensor:
-    """About `count` of the observation times that the estimator sees, denser at the start where the law changes fast.
+    """About `count` of the observation times that the estimator sees, denser at the start where it changes fast.
 
     Fewer knots average out the noise of a fit, as fewer bins do for a histogram.
     """

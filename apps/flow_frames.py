@@ -89,7 +89,7 @@ def estimate(system: OU, seen: Trajectories, estimator: str, knots: int) -> Flow
 
 
 def _maps(flow: Flow, times: Tensor, method: str) -> list[Tensor]:
-    """x₀ ↦ M x₀ + c at each frame; a flow that runs away is kept at `FAR`, where it is not drawn."""
+    """x₀ ↦ M x₀ + c at each frame; a flow that diverges is kept at `FAR`, where it is not drawn."""
     try:
         maps = flow_map(flow.velocity, times, 2, method=method)
     except (ValueError, AssertionError):  # what the adaptive method says when no step is small enough
@@ -98,7 +98,7 @@ def _maps(flow: Flow, times: Tensor, method: str) -> list[Tensor]:
 
 
 def _errors(fitted: Affine, exact: Affine, laws: list[Gaussian], flow_law: Gaussian) -> dict[str, Tensor]:
-    """The fitted field as (A | b), the L²(ρ_t) norm of v̂ − v, and W₂ of the flow's law from the exact one."""
+    """The fitted field as (A | b), the L²(ρ_t) norm of v̂ − v, and W₂ of the flow's distribution from the exact one."""
     gap = [a - b for a, b in zip(fitted, exact, strict=True)]
     return {
         "fitted": torch.cat([fitted[0].flatten(1), fitted[1]], 1),
@@ -108,7 +108,7 @@ def _errors(fitted: Affine, exact: Affine, laws: list[Gaussian], flow_law: Gauss
 
 
 def _each(law: Gaussian) -> list[Gaussian]:
-    """The law at each time, from all of them in one."""
+    """The distribution at each time, from all of them in one."""
     return [Gaussian(*parts) for parts in zip(law.mean, law.covariance, strict=True)]
 
 
@@ -124,7 +124,7 @@ def _ellipse(law: Gaussian) -> Tensor:
 
 
 def _cameras(law: Gaussian, flow_laws: list[Gaussian]) -> dict[str, np.ndarray]:
-    """Boxes (centre, half widths) that hold all laws and their trails: one follows them, one holds the whole film."""
+    """Boxes (centre, half widths) that hold all marginals and their trails: one follows, one holds the whole film."""
     spread = 3 * law.covariance.diagonal(dim1=1, dim2=2).sqrt()
     low, high = law.mean - spread, law.mean + spread
     for flow_law in flow_laws:  # one that runs away leaves the picture instead of shrinking everything else

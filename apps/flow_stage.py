@@ -43,7 +43,7 @@ class Stage:
             for estimator, mark in zip(estimators, ("dot line", "ring line"), strict=False)
         }
         samples = {"SDE samples": (self.colors["samples"], "dot")}
-        return key({**samples, **flows, "exact law, 2σ": (self.colors["exact"], "dash")})
+        return key({**samples, **flows, "exact distribution, 2σ": (self.colors["exact"], "dash")})
 
     # -- the figure ------------------------------------------------------------------------------------------------
 

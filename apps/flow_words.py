@@ -1,4 +1,4 @@
-"""What the flow explorer says: the character of a process, the equations, and how to read the picture."""
+"""What the flow explorer says: the character of a process, the equations, and how to read the figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OBJECTIVE = {
     r"\hat\Sigma = \tfrac{\Delta_1\Delta_1^\top - \Delta_1\Delta_2^\top}{h}\ \text{(symmetric part)}",
 }
 READING = {
-    "phibe": "Each particle moves without noise, yet at every time all of them should have the law of the samples: the"
+    "phibe": "Each particle moves without noise, yet at every time all of them have the samples’ distribution: the"
     " {shape}.",
     "isotropic": "One number σ̂² stands for the whole noise matrix: right where the noise is the same in all directions"
     " and the drift adds little to it, a cloud of the wrong shape where not.",
@@ -48,13 +48,13 @@ BIASED = (
     " cloud is blown up where the mean moves fast. More observations repair it."
 )
 LOST = (
-    '<p class="note">A polynomial knows nothing where there is no data: particles that come there may run away. They'
+    '<p class="note">A polynomial knows nothing where there is no data: particles that come there may diverge. They'
     " are not drawn, but count in W₂.</p>"
 )
 WELL_CHARACTER = (
     "<p>A ball in the potential (x² − 1)² with noise: <b>nonlinear</b> and <b>reversible</b>. All paths start in the"
-    " left well; the law splits, crosses the barrier, fills both wells and comes to rest. It is not Gaussian on the"
-    " way, so the exact density is a solution of the Fokker–Planck equation on a grid.</p>"
+    " left well; the distribution splits, crosses the barrier, fills both wells and becomes stationary. It is"
+    " not Gaussian on the way, so the exact density is a solution of the Fokker–Planck equation on a grid.</p>"
 )
 
 
@@ -74,12 +74,12 @@ def character(setting: Setting) -> str:
     if rate > 1e-9:
         return f'<p class="note">{head}{_unstable(setting, rate)}</p>'
     if rate > -1e-9:
-        return f'<p class="note">{head}<b>neutral</b>. Nothing pulls every path back, so the law spreads for ever.</p>'
+        return f'<p class="note">{head}<b>neutral</b>. Nothing pulls every path back; they spread for ever.</p>'
     if system.is_reversible:
-        return f"<p>{head}<b>stable</b> and <b>reversible</b>. The law settles and the flow comes to rest.</p>"
+        return f"<p>{head}<b>stable</b> and <b>reversible</b>. The distribution settles and the flow stops.</p>"
     return (
-        f"<p>{head}<b>stable</b>, <b>not reversible</b>. The law settles, but probability circulates for ever, "
-        f"one turn in {system.period():.3g}.</p>"
+        f"<p>{head}<b>stable</b>, <b>not reversible</b>. The distribution settles, but probability circulates for "
+        f"ever, one turn in {system.period():.3g}.</p>"
     )
 
 
@@ -88,8 +88,9 @@ def _unstable(setting: Setting, rate: float) -> str:
         setting.end < setting.horizon
     )
     return (
-        f"<b>unstable</b>. A positive real part drives paths away like e<sup>{rate:.2g} t</sup>, so no stationary "
-        f"law exists to settle in. At each time there is still a law, and a flow that carries it.{cut}"
+        f"<b>unstable</b>. A positive real part drives paths away like e<sup>{rate:.2g} t</sup>, so no "
+        f"stationary distribution exists to settle in. At each time there is still a "
+        f"distribution, and a flow that carries it.{cut}"
     )
 
 
@@ -139,9 +140,9 @@ def _bias(setting: Setting, columns: Columns) -> str:
 
 def _numbers(name: str, columns: Columns, end: str) -> str:
     error, lost = float(columns[f"law_error{end}"][-1]), float(columns.get(f"lost{end}", [0.0])[-1])
-    law = f"law W₂ {_short(error)}" if math.isfinite(error) else "the flow has run away"
+    law = f"W₂ of the distribution {_short(error)}" if math.isfinite(error) else "the flow has diverged"
     if lost > 0:
-        law += f", {100 * lost:.2g} % of the particles have run away out of the picture"
+        law += f", {100 * lost:.2g} % of the particles have diverged out of the figure"
     head = f"<b>{name}</b>: velocity error" if name else "velocity error"
     return f"{head} {_short(float(columns[f'velocity_error{end}'][-1]))}, {law}"
 
@@ -150,7 +151,7 @@ def _comparison(names: tuple[str, ...], columns: Columns) -> str:
     """Which of two velocities is closer to the true one, by the root of the mean square over the film."""
     errors = [_over_time(columns["velocity_error"]), _over_time(columns[second("velocity_error")])]
     both = " and ".join(f"{_short(error)} for <b>{name}</b>" for name, error in zip(names, errors, strict=True))
-    head = f"Over the whole film the velocity error is {both}"
+    head = f"Over the whole animation the velocity error is {both}"
     best, worst = int(errors[1] < errors[0]), max(errors)
     if not worst > 1.02 * min(errors):
         return f"{head}: nothing between them."
@@ -217,4 +218,4 @@ def _estimate(estimator: str, *, named: bool) -> str:
 def failure(problem: Exception) -> str:
     """A readable state for a setting that could not be computed."""
     text = escape(str(problem) or type(problem).__name__)
-    return f'<p class="note">This setting could not be computed, so the picture is still the last one. {text}</p>'
+    return f'<p class="note">This setting could not be computed, so the figure is still the last one. {text}</p>'

@@ -10,8 +10,8 @@ from phibe.experiments.report import committed
 
 CHARACTER = (
     "<p>Two links, shaken by noise in their accelerations alone: <b>nonlinear</b> and <b>chaotic</b>. No formula gives"
-    " its law or its velocity, so the flows are networks that were trained on states seen thirty times a second, and"
-    " nothing is fitted here.</p>"
+    " its distribution or its velocity, so the flows are networks that were trained on states seen thirty times a"
+    " second, and nothing is fitted here.</p>"
 )
 LINES = (
     r"\mathrm{d}\theta_i = \dot\theta_i\,\mathrm{d}t, \quad"
@@ -23,7 +23,7 @@ LINES = (
 LINKS = f"The experiment, and both reasons at length, in {chapter('07_pendulum_states', 'A pendulum from its states')}."
 PATHS = (
     "No flow can follow one path for long: it has no noise, and two draws of the noise from one start part about as"
-    " fast. What a flow can keep is the law, the cloud of all starts."
+    " fast. What a flow can keep is the distribution, the cloud of all starts."
 )
 NEAR = 1.25  # times the distance of two ensembles of the SDE
 TABLE = '<table style="border-spacing: .9rem .1rem; margin: 0 0 .5rem -.9rem; text-align: left">'
@@ -50,7 +50,9 @@ def reading(setting: Setting, columns: Columns) -> str:
 def _numbers(name: str, integrator: str, columns: Columns, end: str) -> str:
     path, law = (float(columns[f"{error}{end}"][-1]) for error in ("path_error", "law_error"))
     gain = _signed(columns[f"gain{end}"])
-    return f"<b>{name}</b> by {integrator} is {path:.2f} off single paths, {law:.2g} off the law, energy {gain}"
+    return (
+        f"<b>{name}</b> by {integrator} is {path:.2f} off single paths, {law:.2g} off the distribution, energy {gain}"
+    )
 
 
 def _signed(column: np.ndarray) -> str:
@@ -62,18 +64,19 @@ def _tenths(value: float) -> str:
 
 
 def _closer(names: tuple[str, ...], columns: Columns) -> str:
-    """Which of two flows is nearer to the law over the film, if either is."""
+    """Which of two flows is nearer to the distribution over the film, if either is."""
     if len(names) < 2:
         return ""
     errors = [float(columns[name][1:].mean()) for name in ("law_error", second("law_error"))]
     if max(errors) < 1.05 * min(errors):
-        return " Over the film their laws are equally close."
+        return " Over the animation their distributions are equally close."
     best = names[errors.index(min(errors))]
-    return f" Over the film the law of <b>{best}</b> is closer, by a factor of {max(errors) / min(errors):.2g}."
+    factor = max(errors) / min(errors)
+    return f" Over the animation the distribution of <b>{best}</b> is closer, by a factor of {factor:.2g}."
 
 
 def _pairs(setting: Setting) -> str:
-    """Every objective with every integrator in the run that comes with the project: law, and energy gained."""
+    """Every objective with every integrator in the run that comes with the project: distribution, and energy gained."""
     report = committed("pendulum_states")
     at = max(i for i, t in enumerate(report["law_times"]) if t <= setting.horizon)
     flows = {key: report["flows"][f"{key[0]}, circles, {key[1]}"] for key in _keys(report.config)}
@@ -83,7 +86,7 @@ def _pairs(setting: Setting) -> str:
     floor, fed = (report["law_floor"][name][at] for name in ("sliced_w2", "energy_gain"))
     return (
         f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {report['law_times'][at]:g}"
-        f" s: sliced W₂ of the law (energy gained). Two ensembles of the SDE: {floor:.3f} ({_tenths(fed)}).</p>"
+        f" s: sliced W₂ of the distribution (energy gained). Two SDE ensembles: {floor:.3f} ({_tenths(fed)}).</p>"
         f"{TABLE}<tr><th></th>{heads}</tr>{rows}</table>{_verdict(laws, floor)}"
     )
 
@@ -96,7 +99,7 @@ def _verdict(laws: dict[tuple[str, str], float], floor: float) -> str:
             near.setdefault(name, []).append(method)
     worst = max(laws, key=laws.__getitem__)
     pairs = "; ".join(f"{name} with {' or '.join(methods)}" for name, methods in near.items())
-    first = f"As close to the SDE’s law as the SDE itself, or nearly: <b>{pairs}</b>. " if near else ""
+    first = f"As close to the SDE’s distribution as the SDE itself, or nearly: <b>{pairs}</b>. " if near else ""
     return f"<p>{first}Furthest: <b>{' with '.join(worst)}</b>, {laws[worst] / floor:.1f} times as far.</p>"
 
 

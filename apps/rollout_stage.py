@@ -47,7 +47,7 @@ class Stage:
         """What the colours of plane and curve mean."""
         flow = self.colors.get(objective, self.colors["exact"])
         entries = {"truth": (self.colors["exact"], "dash"), "flow": (flow, "line")}
-        return key({**entries, "standing still": (self.colors["persistence"], "line")})
+        return key({**entries, "persistence": (self.colors["persistence"], "line")})
 
     def _curves(self, columns: Columns) -> None:
         self.curves.data = {name: columns[name] for name in ("t", "error", "still")} | _planes(columns)

@@ -1,4 +1,4 @@
-"""What the rollout explorer says: the equations, and how to read the picture."""
+"""What the rollout explorer says: the equations, and how to read the figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE = {
 def reading(setting: Setting, columns: Columns) -> str:
     """How to read the picture, with the error at three times."""
     marks = ", ".join(
-        f"{columns['error'][k]:.0f}° after {columns['t'][k]:.1f} s ({columns['still'][k]:.0f}° for standing still)"
+        f"{columns['error'][k]:.0f}° after {columns['t'][k]:.1f} s ({columns['still'][k]:.0f}° for persistence)"
         for k in (10, 30, len(columns["t"]) - 1)
     )
     how = (
@@ -56,4 +56,4 @@ def equations(setting: Setting) -> str:
 def failure(problem: Exception) -> str:
     """A readable state for a setting that could not be computed."""
     text = escape(str(problem) or type(problem).__name__)
-    return f'<p class="note">This rollout could not be computed, so the picture is still the last one. {text}</p>'
+    return f'<p class="note">This rollout could not be computed, so the figure is still the last one. {text}</p>'

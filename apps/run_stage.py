@@ -1,4 +1,4 @@
-"""The figures of a run: states in a plane or as pictures, histograms, and the distance of laws over time."""
+"""The figures of a run: states in a plane or as pictures, histograms, and the distance of distributions over time."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _choice(objects: Any, wanted: Any, label: str) -> param.Selector:
 class SpectrumExplorer(pn.viewable.Viewer):
     """The parameters in SETTINGS decide which rollout is computed, on the server; the browser scrubs it alone."""
 
-    film = param.Selector(default=1, objects=list(range(1, MENU.films + 1)), label="Test film")
+    film = param.Selector(default=1, objects=list(range(1, MENU.films + 1)), label="Test clip")
     interval = _choice(MENU.intervals, 0.1, "Sampling interval")
     method = _choice(MENU.methods, "symmetric", "Method")
     integrator = _choice(MENU.integrators, "rk4", "Integrator")

@@ -17,7 +17,7 @@ FIELDS = {"truth": "truth", "guess": "generated", "difference": "difference"}
 SHADES = interp_palette(RdBu11, 2 * LEVELS + 1)
 CURVES = ("t", "error", "still")
 SHOWN = 3.0
-"""The largest error that has room in a figure; what runs away leaves it."""
+"""The largest error that has room in a figure; what diverges leaves it."""
 
 
 class Stage:
@@ -60,7 +60,7 @@ class Stage:
         """What the colours of pictures and curves mean."""
         own = {setting.label: (self.color(setting.method), "line")}
         truths = {"mean of the truth": (self.colors["exact"], "line"), "true field": (self.colors["exact"], "dash")}
-        still = {} if setting.method == STILL else {"standing still": (self.colors[STILL], "line")}
+        still = {} if setting.method == STILL else {"persistence": (self.colors[STILL], "line")}
         return key({**own, **truths, **still}).replace("</div>", f"{_scale(rollout.limit)}</div>")
 
     # -- figures ---------------------------------------------------------------------------------------------------

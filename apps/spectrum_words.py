@@ -21,7 +21,7 @@ AGAIN = "another draw has other eddies and is meant to have the same statistics.
 NOTE = {
     "symmetric": "It is the velocity of a central difference. RK4 follows it; one Euler step a frame feeds what turns.",
     "regression": "It is the drift alone. One Euler step a frame gives the mean of what may come, which is smooth.",
-    "phibe": "It is the published objective, which has no floor: unless the interval is short its flow may run away.",
+    "phibe": "The published objective, unbounded below: unless the interval is short its flow may diverge.",
     "ode": "The drift, with weight θ, is a restoring term towards the data; without noise it also smooths.",
     "sde": f"The drift, with weight θ, is a restoring term, and the noise of the SDE restores the variance: {AGAIN}",
     "calibrated": "The drift, with weight θ, is a restoring term. The noise restores the variance that one step"

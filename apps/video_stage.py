@@ -51,7 +51,7 @@ class VideoStage:
     def key(self, setting: Setting) -> str:
         """What the colours of the curves mean."""
         references = {
-            "standing still": (self.colors["persistence"], "line"),
+            "persistence": (self.colors["persistence"], "line"),
             "the codec alone": (self.colors["exact"], "dash"),
         }
         return key({setting.label: (self.color(setting), "line"), **references})

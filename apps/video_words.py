@@ -1,4 +1,4 @@
-"""What the rollout explorer says of video: equations, how to read the picture, what became of one's own clip."""
+"""What the rollout explorer says of video: equations, how to read the figure, what became of one's own clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phibe.experiments.video.methods import AUGMENTED, CONDITIONED
 
 NAMES = {
     AUGMENTED: "flow of frame and velocity",
-    CONDITIONED: "flow told the frame before",
+    CONDITIONED: "flow conditioned on the previous frame",
     "pfi": "PFI",
     "mcvd": "MCVD",
 }
@@ -21,10 +21,10 @@ NAMES = {
 HOW = {
     AUGMENTED: "The state holds the code of a frame and how fast it changes, both from the last two frames seen; a flow"
     " carries it on.",
-    CONDITIONED: "A flow carries the code of the last frame on, and is told that of the frame before.",
+    CONDITIONED: "A flow carries the code of the last frame on, and is conditioned on that of the previous frame.",
     "pfi": "PFI draws the next frame by a stochastic differential equation that starts from the present one, then the"
-    " one after it: one of many possible films.",
-    "mcvd": "MCVD denoises a block of frames at a time, given those before it: one of many possible films.",
+    " one after it: one of many possible futures.",
+    "mcvd": "MCVD denoises a block of frames at a time, given those before it: one of many possible futures.",
     "persistence": "The last frame that was seen stays, as the codec returns it.",
     "constant velocity": "The code goes on as it moved between the last two frames that were seen.",
 }
@@ -44,7 +44,7 @@ def reading(setting: Setting, columns: Columns) -> str:
     ends = {name: columns[f"{name}_mse"][-1] for name in ("guess", "still", "codec")}
     frames = len(columns["t"]) - setting.context
     scores = (
-        f"Over {frames} frames its MSE is {ends['guess']:.4f}; standing still has {ends['still']:.4f}, and the codec "
+        f"Over {frames} frames its MSE is {ends['guess']:.4f}; persistence has {ends['still']:.4f}, and the codec "
         f"alone, given the true frames, {ends['codec']:.4f}: less is out of reach for what is decoded."
     )
     return f"<p>{HOW[setting.method]} {scores} {_slow(setting)} {_foreign(setting)}</p>"
@@ -100,7 +100,7 @@ def taken(name: str, own: Own) -> str:
 def refused(name: str, reason: Exception) -> str:
     """Why a file was not taken."""
     text = escape(str(reason) or type(reason).__name__)
-    return f'<p class="note">{escape(name)} is not shown; the picture is still the last one. {text}</p>'
+    return f'<p class="note">{escape(name)} is not shown; the figure is still the last one. {text}</p>'
 
 
 MISSING = (

@@ -73,7 +73,7 @@ def test_a_changed_setting_changes_picture_colour_and_words(explorer):
     assert explorer.stage.dots.fill_color == explorer.stage.colors["regression"]
     assert explorer.reading() != words
     assert "∇v" not in explorer.equations()
-    assert "comes to rest" in explorer.character()
+    assert "the flow stops" in explorer.character()
     assert not explorer.figures.loading
 
 
@@ -89,7 +89,7 @@ def test_an_unstable_drift_is_shown_and_explained(explorer):
     words = explorer.character()
     assert "1.5 ± 2 i" in words
     assert "unstable" in words
-    assert "no stationary law" in words
+    assert "no stationary distribution" in words
     columns = explorer.stage.frames.data
     assert columns["t"][-1] == pytest.approx(np.log(1e3) / 1.5)
     assert np.isfinite(columns["sample_x"]).all()
@@ -98,7 +98,7 @@ def test_an_unstable_drift_is_shown_and_explained(explorer):
 def test_a_flow_that_runs_away_is_not_drawn_and_the_words_say_so(explorer):
     explorer.param.update(process="custom", a11=1.9, a12=-0.2, a21=-1.5, a22=2.8, estimator="isotropic")
     assert np.isnan(explorer.stage.frames.data["particle_x"][-1]).mean() > 0.9
-    assert "run away" in explorer.reading()
+    assert "diverged" in explorer.reading()
 
 
 def test_a_setting_that_cannot_be_computed_leaves_a_readable_message(app, explorer, monkeypatch):
@@ -252,10 +252,10 @@ def test_in_the_well_a_flexible_field_of_symmetric_stays_and_one_of_phibe_runs_a
     assert size(columns["law_error"]) < 2 * size(columns["sample_error"])
     assert columns["lost"].max() == 0
     assert columns["lost_2"][-1] > 0
-    assert "run away" in explorer.reading()
+    assert "diverge" in explorer.reading()
     assert "<b>symmetric</b> is closer" in explorer.reading()
     explorer.compare = "none"
-    assert "run away" not in explorer.reading()
+    assert "diverge" not in explorer.reading()
 
 
 def test_the_well_takes_the_stage_and_leaves_it(explorer):
@@ -302,12 +302,12 @@ def test_euler_pumps_energy_into_central_differences_and_none_into_forward_ones(
     assert columns["gain"][-1] > 5 * abs(columns["sample_gain"][-1])
     assert columns["law_error"][-1] > 1.8 * columns["sample_error"][-1]
     assert columns["law_error_2"][-1] < 1.3 * columns["sample_error"][-1]
-    assert "the law of <b>regression</b> is closer" in explorer.reading()
+    assert "the distribution of <b>regression</b> is closer" in explorer.reading()
     explorer.integrator = "rk4"
     columns = explorer.pendulum.frames.data
     assert columns["gain_2"][-1] < -5 * columns["sample_gain"][-1]
     assert columns["law_error"][-1] < 1.3 * columns["sample_error"][-1]
-    assert "the law of <b>symmetric</b> is closer" in explorer.reading()
+    assert "the distribution of <b>symmetric</b> is closer" in explorer.reading()
     assert "07_pendulum_states" in explorer.equations()
     np.testing.assert_array_equal(explorer.errors.curves.data["velocity_error_2"], columns["path_error_2"])
 

@@ -104,7 +104,7 @@ def test_a_changed_setting_changes_colour_words_and_equations(view):
     view.param.update(method="conditioned", video_objective="regression", video_integrator="euler")
     assert view.shown[0].label == "regression conditioned, euler"
     assert view.stage.tinted[0].line_color == view.stage.colors["regression"]
-    assert "z_-" in view.equations() and "told that of the frame before" in view.reading()
+    assert "z_-" in view.equations() and "conditioned on that of the previous frame" in view.reading()
     view.method = "persistence"
     assert "z(t) = z(0)" in view.equations() and r"\arg\min" not in view.equations()
     assert not view.figures.loading

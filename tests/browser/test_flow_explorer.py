@@ -134,7 +134,7 @@ def test_the_double_well_with_two_estimators_is_chosen_played_and_restored(serve
     assert slider(page).input_value() == "90"
     assert page.get_by_label("Compare with").input_value() == "symmetric"
     page.get_by_role("button", name="reversible", exact=True).click()
-    page.get_by_text("exact law, 2σ").wait_for()
+    page.get_by_text("exact distribution, 2σ").wait_for()
     expect(page.get_by_text("exact density ρₜ")).to_have_count(0)
     page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('clock').text.startsWith('t = 7.50')")
 
@@ -153,11 +153,11 @@ def test_the_double_pendulum_is_chosen_dragged_and_restored(served, page):
     before = wait_until_silent(page, sent)
     drag(page, before)
     assert sent == []
-    words, link = page.get_by_text("off the law").inner_text(), page.url
+    words, link = page.get_by_text("off the distribution").inner_text(), page.url
     page.goto(f"{served}/flow_explorer?{urlsplit(link).query}&frame=90")
-    page.get_by_text("off the law").wait_for()
+    page.get_by_text("off the distribution").wait_for()
     page.wait_for_function(f"() => ({CLOCKS})[2] === 't = 3.00 s'")
-    assert page.get_by_text("off the law").inner_text() == words
+    assert page.get_by_text("off the distribution").inner_text() == words
 
 
 def test_the_arrow_keys_move_time(served, page):
@@ -173,7 +173,7 @@ def test_another_process_is_fitted_and_named_in_the_address(served, page):
     open_app(page, served)
     before, words = wait_until_still(page), page.get_by_text("velocity error").inner_text()
     page.get_by_role("button", name="reversible", exact=True).click()
-    page.get_by_text("comes to rest").wait_for()
+    page.get_by_text("the flow stops").wait_for()
     expect(page.get_by_text("velocity error")).not_to_have_text(words)
     expect(page.locator(".pn-loading")).to_have_count(0)
     wait_for_new(page, before)

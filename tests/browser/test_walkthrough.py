@@ -85,7 +85,7 @@ def test_the_generated_law_is_the_true_one(walked):
         law = process.marginal(float(made.times[index]))
         unit = float(law.covariance.diagonal().sum().sqrt())
         assert gaussian_w2(moments(made.states[:, index]), law) < 0.12 * unit
-        assert gaussian_w2(moments(made.states[:, 0]), law) > 0.3 * unit  # the start is another law
+        assert gaussian_w2(moments(made.states[:, 0]), law) > 0.3 * unit  # the start is another distribution
 
 
 def test_the_report_says_so_in_a_browser(walked, page):
