@@ -31,7 +31,8 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
-  phibe run NAME              run one: --preset smoke (seconds), laptop (minutes, some hours), paper (published sizes)
+  phibe run NAME              run one: --preset smoke (seconds), laptop (minutes, some hours), paper (published sizes);
+                              --plan says what that needs and runs nothing
   phibe artifacts             run all of them at laptop scale, some hours, and renew artifacts/
   phibe serve                 the book and the apps on http://localhost:5006
 

@@ -65,14 +65,16 @@ Measured = tuple[dict[str, Any], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration for each preset, and `measure(config, fits)`, which runs one.
+    """A configuration for each preset, `measure(config, fits)`, which runs one, and `plan(config)`, what it needs.
 
-    Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes.
+    Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes. A plan is a
+    `phibe.experiments.plan.Needs`.
     """
 
     name: str
     presets: dict[str, Any]
     measure: Callable[[Any, Path], Measured]
+    plan: Callable[[Any], Any] | None = None
 
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
         """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole.

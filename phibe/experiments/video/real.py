@@ -18,4 +18,4 @@ CONFIGS = {
     "paper": replace(video.CONFIGS["paper"], every=5, kept=False),
 }
 
-VIDEO_REAL = Experiment("video_real", CONFIGS, video.measure)
+VIDEO_REAL = Experiment("video_real", CONFIGS, video.measure, video.plan_video)

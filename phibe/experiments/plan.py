@@ -1,0 +1,272 @@
+"""What an experiment needs, said before anything runs: data, parameters, memory, operations, and hours by machine.
+
+An experiment lists its data, its trainings and its closed forms (`Needs`). One true step of each training, forward,
+Jacobian products and backward, is carried out on the `meta` device: shapes, devices and allocations are those of the
+run, but nothing is computed. Training alone is counted: simulation, validation and rollouts come on top. Read next:
+`report.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from phibe.experiments.baselines.forecaster import ForecastLoss, ForecastTask
+from phibe.experiments.conditioned import ConditionedObjective, ConditionedTask
+from phibe.experiments.training import InputNoise, NoisyLoss, RandomShift, ShiftedLoss
+from phibe.files import HASHES, sha256_of
+from phibe.networks import build
+from phibe.networks.network import Normalised
+from phibe.training.loop import Loss, ObjectiveModule, Task, VelocityTask
+
+# -- what an experiment lists ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """Some data of an experiment: what it is, its size, where it comes from, and the file or folder if it is one."""
+
+    what: str
+    megabytes: float
+    source: str = "simulated here"
+    path: str = ""
+
+    def __str__(self) -> str:
+        size = f"{self.megabytes:,.1f} MB" if self.megabytes else "size not known"
+        return f"{self.what}: {size}, {self.source}{self._hash()}"
+
+    def _hash(self) -> str:
+        """SHA-256 of a file; of a folder those that `phibe fetch` noted."""
+        place = Path(self.path)
+        if not self.path:
+            return ""
+        if place.is_file():
+            return f"; {place}, SHA-256 {sha256_of(place)}"
+        if (place / HASHES).is_file():
+            noted = json.loads((place / HASHES).read_text("utf8"))
+            return f"; {place}, {len(noted)} hashes in {place / HASHES}"
+        return f"; {place}" + ("" if place.exists() else ", which is not there yet")
+
+
+def states(what: str, shape: Sequence[int], *, bits: int = 64, source: str = "simulated here") -> Data:
+    """Data of that many numbers."""
+    size = torch.Size(shape).numel() * bits / 8 / 2**20
+    return Data(f"{what} {' × '.join(f'{side:,}' for side in shape)}", size, source)
+
+
+@dataclass(frozen=True)
+class Training:
+    """`count` trainings of `steps` steps. `make()` gives what is trained, as a loss with a call of its own; `inputs(n)`
+    the shapes of the tensors that it takes for a batch of n. `per_sample` if a step of one sample, on the CPU, stands
+    for the batch: for what the meta device cannot do."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    inputs: Callable[[int], Sequence[Sequence[int]]]
+    batch: int
+    steps: int
+    count: int = 1
+    average: bool = False
+    per_sample: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Data, trainings, and what is solved in closed form, in words."""
+
+    data: Sequence[Data]
+    trainings: Sequence[Training] = ()
+    closed: str = ""
+
+
+def training(
+    name: str, task: Callable[[], Task[Any]], shape: Sequence[int], config: Any, *, steps: int = 0, count: int = 1
+) -> Training:
+    """The training of a task on states of that shape, with the batch and the average of a `FitConfig`."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        width = task().width
+    return Training(
+        name=name,
+        make=lambda: loss_of(task(), tuple(shape)),
+        inputs=lambda n: samples(n, width, tuple(shape)),
+        batch=config.batch // config.micro_batches,
+        steps=(steps or config.steps) * config.micro_batches,
+        count=count,
+        average=config.ema > 0,
+    )
+
+
+def velocity(kind: str, shape: Sequence[int], objective: str, **arguments: Any) -> VelocityTask:
+    """A velocity network of that name, new, with its objective."""
+    return VelocityTask(build(kind, shape, **arguments), objective)
+
+
+def samples(n: int, width: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Shapes of a sample: x, t, Δx, Δt of two observations; x, t, Δt of more."""
+    if width == 2:
+        return [(n, *shape), (n,), (n, *shape), (n,)]
+    return [(n, width, *shape), (n, width), (n, width - 1)]
+
+
+def loss_of(task: Any, shape: tuple[int, ...]) -> Loss:
+    """The loss that the task trains with, in units that are not measured: there is no data yet."""
+    if isinstance(task, InputNoise):
+        return NoisyLoss(loss_of(task.task, shape), task.task, task.size, shape)
+    if isinstance(task, RandomShift):
+        return ShiftedLoss(loss_of(task.task, shape), task.width, random_shift=True)
+    if isinstance(task, ForecastTask):
+        return ForecastLoss(task.model, mixed=False)
+    assert isinstance(task, VelocityTask) and not isinstance(task.network, str)
+    kind = ConditionedObjective if isinstance(task, ConditionedTask) else ObjectiveModule
+    network = task.network if isinstance(task.network, Normalised) else Normalised(task.network, shape)
+    return kind(network, task.name, balance=True)
+
+
+# -- one step ----------------------------------------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """Parameters, and of one step: operations, those of them in convolutions, torch calls, and megabytes."""
+
+    parameters: int
+    operations: float
+    convolutions: float
+    calls: int
+    megabytes: float
+
+
+def one_step(training: Training) -> Cost:
+    """Forward and backward of a batch, measured by torch's counter; the memory is that of all tensors alive at once,
+    with the weights, their two moments in Adam and their average, if there is one."""
+    device, batch = ("cpu", 1) if training.per_sample else ("meta", training.batch)
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        module = training.make().train()
+        inputs = [torch.zeros(*shape) for shape in training.inputs(batch)]
+    drawn = module.draw(batch, torch.Generator().manual_seed(0)) if isinstance(module, Loss) else ()
+    with torch.random.fork_rng(devices=[]), Memory() as memory, FlopCounterMode(display=False) as counter:
+        module(*inputs, *(part.to(device) for part in drawn)).mean().backward()
+    if lost := [name for name, p in module.named_parameters() if p.requires_grad and p.device.type != device]:
+        raise ValueError(f"{training.name}: {lost[0]} is not on the device of its network, {device}.")
+    times = training.batch // batch
+    by_call = counter.get_flop_counts().get("Global", {})
+    convolutions = sum(count for call, count in by_call.items() if "convolution" in str(call))
+    parameters = sum(p.numel() for p in module.parameters())
+    resident = 4 * parameters * (3 + training.average)
+    gradients = 4 * parameters
+    megabytes = ((memory.peak - gradients) * times + gradients + resident) / 2**20
+    return Cost(parameters, counter.get_total_flops() * times, convolutions * times, memory.calls, megabytes)
+
+
+class Memory(TorchDispatchMode):
+    """Bytes of the tensors that are alive, and the most there ever were; `calls` of torch below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.now = self.peak = self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls += 1
+        tree_map_only(Tensor, self._see, out)
+        return out
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if id(storage) not in self.alive:
+            self.alive[id(storage)] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._forget, id(storage))
+
+    def _forget(self, key: int) -> None:
+        self.now -= self.alive.pop(key)
+
+
+# -- machines ----------------------------------------------------------------------------------------------------------
+
+
+class Machine(NamedTuple):
+    """Peak operations a second of matrix products in float32 and of convolutions in TF32, as torch uses them unless it
+    is told otherwise, the share of it that is reached, and the seconds of a call, however small its work."""
+
+    name: str
+    products: float
+    convolutions: float
+    utilisation: float
+    call: float
+
+    def hours(self, cost: Cost, steps: int) -> float:
+        work = (cost.operations - cost.convolutions) / self.products + cost.convolutions / self.convolutions
+        return steps * max(work / self.utilisation, cost.calls * self.call) / 3600
+
+
+GPUS = (
+    # NVIDIA Ada GPU Architecture whitepaper v2.02, table 2: FP32 82.6, TF32 tensor, dense 82.6 TFLOP/s
+    Machine("RTX 4090", 82.6e12, 82.6e12, 0.3, 1e-5),
+    # NVIDIA A100 Tensor Core GPU data sheet: FP32 19.5, TF32 tensor, dense 156 TFLOP/s
+    Machine("A100", 19.5e12, 156e12, 0.3, 1e-5),
+    # NVIDIA H100 Tensor Core GPU data sheet, SXM: FP32 67, TF32 tensor 989 with sparsity, so dense 494.5 TFLOP/s
+    Machine("H100", 67e12, 494.5e12, 0.3, 1e-5),
+)
+
+
+def this_machine(*, side: int = 768, repeats: int = 3) -> Machine:
+    """The present CPU: its best of a few matrix products, and the time of a small sum with its gradient's record."""
+    a, small = torch.ones(side, side), torch.ones(8, requires_grad=True)
+    products = min(_seconds(lambda: a @ a) for _ in range(repeats + 1))
+    calls = min(_seconds(lambda: [small + small for _ in range(200)]) for _ in range(repeats)) / 200
+    rate = 2 * side**3 / products
+    return Machine("this CPU", rate, rate, 0.5, calls)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def plan(name: str, preset: str, needs: Needs) -> str:
+    """What the preset needs, as text; nothing of it is run but one step of each training, on the meta device."""
+    lines = [f"{name}, preset {preset}: what it needs. Nothing has been run.", ""]
+    lines += [f"data      {item}" for item in needs.data]
+    lines += [f"closed    {needs.closed}"] if needs.closed else []
+    if not needs.trainings:
+        return "\n".join([*lines, "trainings none"])
+    costs = [(one, one_step(one)) for one in needs.trainings]
+    head = ("training", "parameters", "batch", "GFLOP a step", "MB a step", "steps", "trainings", "PFLOP")
+    rows = [head, *(_row(one, cost) for one, cost in costs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    aligned = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
+    lines += ["", *("  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, aligned, strict=True))]
+    total = sum(cost.operations * one.steps * one.count for one, cost in costs)
+    lines += ["", f"total     {total:.3g} floating-point operations in trainings: products and convolutions"]
+    return "\n".join([*lines, *(_hours(machine, costs) for machine in (this_machine(), *GPUS))])
+
+
+def _row(one: Training, cost: Cost) -> tuple[str, ...]:
+    total = cost.operations * one.steps * one.count / 1e15
+    step = (f"{cost.parameters:,}", str(one.batch), f"{cost.operations / 1e9:.4g}", f"{cost.megabytes:,.0f}")
+    return (one.name, *step, f"{one.steps:,}", str(one.count), f"{total:.3g}")
+
+
+def _hours(machine: Machine, costs: Iterable[tuple[Training, Cost]]) -> str:
+    hours = sum(machine.hours(cost, one.steps * one.count) for one, cost in costs)
+    peak = f"{machine.products / 1e12:.3g} TFLOP/s in products, {machine.convolutions / 1e12:.3g} in convolutions"
+    measured = " (measured)" if machine.name == "this CPU" else ""
+    at = f"at {machine.utilisation:.0%} of {peak}{measured}, {machine.call * 1e6:.2g} µs a call"
+    return f"{machine.name:9} {hours:,.3g} hours of training, {at}"
