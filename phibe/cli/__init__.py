@@ -26,6 +26,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe check DATA            what is in a file of trajectories and what it is good for, or how a run is
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
+  phibe evaluate RUN DATA     what a flow is worth on other data, such as new paths: verdict, findings, distances
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
   phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
@@ -76,6 +77,7 @@ def find_command(name: str) -> Callable[[list[str]], None]:
         "check": data.check,
         "fit": data.fit,
         "report": data.report,
+        "evaluate": data.evaluate,
         "generate": data.generate,
         "fetch": data.fetch,
         "convert": data.convert,
