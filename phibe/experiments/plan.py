@@ -8,12 +8,11 @@ run, but nothing is computed. Training alone is counted: simulation, validation 
 
 from __future__ import annotations
 
-import json
-import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +29,6 @@ from phibe.networks import build
 from phibe.networks.network import Normalised
 from phibe.training.loop import Loss, ObjectiveModule, Task, VelocityTask
 
-# -- what an experiment lists ------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Data:
@@ -44,19 +41,21 @@ class Data:
 
     def __str__(self) -> str:
         size = f"{self.megabytes:,.1f} MB" if self.megabytes else "size not known"
-        return f"{self.what}: {size}, {self.source}{self._hash()}"
+        return "; ".join(filter(None, [f"{self.what}: {size}, {self.source}", self.path, self._hash()]))
 
     def _hash(self) -> str:
-        """SHA-256 of a file; of a folder those that `phibe fetch` noted."""
+        """SHA-256 of a file; of a folder where `phibe fetch` noted those of its files."""
         place = Path(self.path)
-        if not self.path:
-            return ""
         if place.is_file():
-            return f"; {place}, SHA-256 {sha256_of(place)}"
-        if (place / HASHES).is_file():
-            noted = json.loads((place / HASHES).read_text("utf8"))
-            return f"; {place}, {len(noted)} hashes in {place / HASHES}"
-        return f"; {place}" + ("" if place.exists() else ", which is not there yet")
+            return f"SHA-256 {sha256_of(place)}"
+        if self.path and (place / HASHES).is_file():
+            return f"hashes in {place / HASHES}"
+        return "which is not there yet" if self.path and not place.exists() else ""
+
+
+def file(what: str, path: str, *, source: str = "a file of your own") -> Data:
+    """Data in a file, with its size if it is there."""
+    return Data(what, Path(path).stat().st_size / 2**20 if Path(path).is_file() else 0.0, source, path)
 
 
 def states(what: str, shape: Sequence[int], *, bits: int = 64, source: str = "simulated here") -> Data:
@@ -80,6 +79,9 @@ class Training:
     average: bool = False
     per_sample: bool = False
 
+    def operations(self, cost: Cost) -> float:
+        return cost.operations * self.steps * self.count
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -96,15 +98,9 @@ def training(
     """The training of a task on states of that shape, with the batch and the average of a `FitConfig`."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         width = task().width
-    return Training(
-        name=name,
-        make=lambda: loss_of(task(), tuple(shape)),
-        inputs=lambda n: samples(n, width, tuple(shape)),
-        batch=config.batch // config.micro_batches,
-        steps=(steps or config.steps) * config.micro_batches,
-        count=count,
-        average=config.ema > 0,
-    )
+    make, inputs = lambda: loss_of(task(), tuple(shape)), lambda n: samples(n, width, tuple(shape))
+    batch, steps = config.batch // config.micro_batches, (steps or config.steps) * config.micro_batches
+    return Training(name, make, inputs, batch, steps, count, config.ema > 0)
 
 
 def velocity(kind: str, shape: Sequence[int], objective: str, **arguments: Any) -> VelocityTask:
@@ -114,9 +110,8 @@ def velocity(kind: str, shape: Sequence[int], objective: str, **arguments: Any) 
 
 def samples(n: int, width: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Shapes of a sample: x, t, Δx, Δt of two observations; x, t, Δt of more."""
-    if width == 2:
-        return [(n, *shape), (n,), (n, *shape), (n,)]
-    return [(n, width, *shape), (n, width), (n, width - 1)]
+    two, more = [(n, *shape), (n,), (n, *shape), (n,)], [(n, width, *shape), (n, width), (n, width - 1)]
+    return two if width == 2 else more
 
 
 def loss_of(task: Any, shape: tuple[int, ...]) -> Loss:
@@ -147,8 +142,8 @@ class Cost(NamedTuple):
 
 
 def one_step(training: Training) -> Cost:
-    """Forward and backward of a batch, measured by torch's counter; the memory is that of all tensors alive at once,
-    with the weights, their two moments in Adam and their average, if there is one."""
+    """Forward and backward of a batch by torch's counter; memory is that of all tensors alive at once, with weights,
+    their two moments in Adam and their average, if there is one."""
     device, batch = ("cpu", 1) if training.per_sample else ("meta", training.batch)
     with torch.random.fork_rng(devices=[]), torch.device(device):
         module = training.make().train()
@@ -156,16 +151,12 @@ def one_step(training: Training) -> Cost:
     drawn = module.draw(batch, torch.Generator().manual_seed(0)) if isinstance(module, Loss) else ()
     with torch.random.fork_rng(devices=[]), Memory() as memory, FlopCounterMode(display=False) as counter:
         module(*inputs, *(part.to(device) for part in drawn)).mean().backward()
-    if lost := [name for name, p in module.named_parameters() if p.requires_grad and p.device.type != device]:
-        raise ValueError(f"{training.name}: {lost[0]} is not on the device of its network, {device}.")
     times = training.batch // batch
     by_call = counter.get_flop_counts().get("Global", {})
     convolutions = sum(count for call, count in by_call.items() if "convolution" in str(call))
-    parameters = sum(p.numel() for p in module.parameters())
-    resident = 4 * parameters * (3 + training.average)
-    gradients = 4 * parameters
-    megabytes = ((memory.peak - gradients) * times + gradients + resident) / 2**20
-    return Cost(parameters, counter.get_total_flops() * times, convolutions * times, memory.calls, megabytes)
+    size = sum(p.numel() for p in module.parameters())
+    memory_of_batch = (memory.peak - 4 * size) * times + 4 * size * (4 + training.average)
+    return Cost(size, counter.get_total_flops() * times, convolutions * times, memory.calls, memory_of_batch / 2**20)
 
 
 class Memory(TorchDispatchMode):
@@ -222,19 +213,13 @@ GPUS = (
 )
 
 
-def this_machine(*, side: int = 768, repeats: int = 3) -> Machine:
-    """The present CPU: its best of a few matrix products, and the time of a small sum with its gradient's record."""
+def this_machine(*, side: int = 768) -> Machine:
+    """The present CPU: its best of a few matrix products, and the time of a small sum that is recorded for backward."""
     a, small = torch.ones(side, side), torch.ones(8, requires_grad=True)
-    products = min(_seconds(lambda: a @ a) for _ in range(repeats + 1))
-    calls = min(_seconds(lambda: [small + small for _ in range(200)]) for _ in range(repeats)) / 200
-    rate = 2 * side**3 / products
-    return Machine("this CPU", rate, rate, 0.5, calls)
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    rate = 2 * side**3 / min(repeat(lambda: a @ a, number=1, repeat=4))
+    return Machine(
+        "this CPU (measured)", rate, rate, 0.5, min(repeat(lambda: small + small, number=200, repeat=3)) / 200
+    )
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -253,20 +238,18 @@ def plan(name: str, preset: str, needs: Needs) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     aligned = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
     lines += ["", *("  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, aligned, strict=True))]
-    total = sum(cost.operations * one.steps * one.count for one, cost in costs)
+    total = sum(one.operations(cost) for one, cost in costs)
     lines += ["", f"total     {total:.3g} floating-point operations in trainings: products and convolutions"]
     return "\n".join([*lines, *(_hours(machine, costs) for machine in (this_machine(), *GPUS))])
 
 
 def _row(one: Training, cost: Cost) -> tuple[str, ...]:
-    total = cost.operations * one.steps * one.count / 1e15
     step = (f"{cost.parameters:,}", str(one.batch), f"{cost.operations / 1e9:.4g}", f"{cost.megabytes:,.0f}")
-    return (one.name, *step, f"{one.steps:,}", str(one.count), f"{total:.3g}")
+    return one.name, *step, f"{one.steps:,}", str(one.count), f"{one.operations(cost) / 1e15:.3g}"
 
 
 def _hours(machine: Machine, costs: Iterable[tuple[Training, Cost]]) -> str:
     hours = sum(machine.hours(cost, one.steps * one.count) for one, cost in costs)
     peak = f"{machine.products / 1e12:.3g} TFLOP/s in products, {machine.convolutions / 1e12:.3g} in convolutions"
-    measured = " (measured)" if machine.name == "this CPU" else ""
-    at = f"at {machine.utilisation:.0%} of {peak}{measured}, {machine.call * 1e6:.2g} µs a call"
-    return f"{machine.name:9} {hours:,.3g} hours of training, {at}"
+    at = f"at {machine.utilisation:.0%} of {peak}, {machine.call * 1e6:.2g} µs a call"
+    return f"{machine.name:19} {hours:,.3g} hours of training, {at}"

@@ -403,7 +403,9 @@ def plan_video(config: Any) -> plan.Needs:
         shape = (2 * latent[0], *latent[1:]) if name.endswith(AUGMENTED) else latent
         task = partial(_planned, name, latent, config)
         trainings.append(plan.training(f"{name}, {config.network['name']}", task, shape, config.training))
-    return plan.Needs([_source(config)], trainings)
+    weights = {"VQ codec of taming-transformers": config.checkpoint, "I3D weights": config.features}
+    files = [plan.file(what, path) for what, path in weights.items() if path not in ("", FIGURES)]
+    return plan.Needs([_source(config), *files], trainings)
 
 
 def _planned(name: str, latent: tuple[int, ...], config: Any) -> Any:
@@ -416,8 +418,7 @@ def _source(config: Any) -> plan.Data:
         return plan.states("drawn figures:", (config.figures, config.length, SIZE, SIZE), bits=32)
     path = Path(config.data)
     if path.suffix == ".npz":
-        size = path.stat().st_size / 2**20 if path.exists() else 0.0
-        return plan.Data("clips of 64 × 64 pixels", size, "a file of your own, such as shrunk KTH clips", config.data)
+        return plan.file("clips of 64 × 64 pixels", config.data, source="a file of your own, such as shrunk KTH clips")
     return plan.Data("six archives of KTH human actions", sum(MEGABYTES.values()), ADDRESS, config.data)
 
 
