@@ -60,8 +60,7 @@ def file(what: str, path: str, *, source: str = "a file of your own") -> Data:
 
 def states(what: str, shape: Sequence[int], *, bits: int = 64, source: str = "simulated here") -> Data:
     """Data of that many numbers."""
-    size = torch.Size(shape).numel() * bits / 8 / 2**20
-    return Data(f"{what} {' × '.join(f'{side:,}' for side in shape)}", size, source)
+    return Data(f"{what} {' × '.join(f'{n:,}' for n in shape)}", torch.Size(shape).numel() * bits / 2**23, source)
 
 
 @dataclass(frozen=True)
@@ -215,11 +214,9 @@ GPUS = (
 
 def this_machine(*, side: int = 768) -> Machine:
     """The present CPU: its best of a few matrix products, and the time of a small sum that is recorded for backward."""
-    a, small = torch.ones(side, side), torch.ones(8, requires_grad=True)
+    a, b = torch.ones(side, side), torch.ones(8, requires_grad=True)
     rate = 2 * side**3 / min(repeat(lambda: a @ a, number=1, repeat=4))
-    return Machine(
-        "this CPU (measured)", rate, rate, 0.5, min(repeat(lambda: small + small, number=200, repeat=3)) / 200
-    )
+    return Machine("this CPU (measured)", rate, rate, 0.5, min(repeat(lambda: b + b, number=200, repeat=3)) / 200)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -228,16 +225,14 @@ def this_machine(*, side: int = 768) -> Machine:
 def plan(name: str, preset: str, needs: Needs) -> str:
     """What the preset needs, as text; nothing of it is run but one step of each training, on the meta device."""
     lines = [f"{name}, preset {preset}: what it needs. Nothing has been run.", ""]
-    lines += [f"data      {item}" for item in needs.data]
-    lines += [f"closed    {needs.closed}"] if needs.closed else []
+    lines += [*(f"data      {item}" for item in needs.data), *([f"closed    {needs.closed}"] if needs.closed else [])]
     if not needs.trainings:
         return "\n".join([*lines, "trainings none"])
     costs = [(one, one_step(one)) for one in needs.trainings]
     head = ("training", "parameters", "batch", "GFLOP a step", "MB a step", "steps", "trainings", "PFLOP")
     rows = [head, *(_row(one, cost) for one, cost in costs)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    aligned = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
-    lines += ["", *("  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, aligned, strict=True))]
+    width = max(len(row[0]) for row in rows)
+    lines += ["", *(row[0].ljust(width) + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows)]
     total = sum(one.operations(cost) for one, cost in costs)
     lines += ["", f"total     {total:.3g} floating-point operations in trainings: products and convolutions"]
     return "\n".join([*lines, *(_hours(machine, costs) for machine in (this_machine(), *GPUS))])
