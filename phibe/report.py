@@ -8,6 +8,7 @@ is escaped by the template, or drawn inside an image, where nothing runs. Read n
 from __future__ import annotations
 
 import base64
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from phibe import plots
 from phibe.ensembles import Marks, integrate, observed, place_marks, time_free
 from phibe.evaluation import (
     FEW,
+    NAME,
     Distance,
     Quality,
     evaluate,
@@ -35,6 +38,7 @@ from phibe.files import replacing, write_json
 from phibe.fitting import refit_thinned
 from phibe.flow import Flow
 from phibe.training.runs import Metrics, open_flow, read_config
+from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories, split_paths
 
 PATIENCE = 120.0
@@ -82,6 +86,43 @@ def write_report(
     with replacing(folder / "report.html") as partial:
         partial.write_text(page(quality, views, about=about, history=history, name=folder.name), "utf8")
     return quality
+
+
+def evaluate_run(folder: str | Path, data: Trajectories, *, network: nn.Module | None = None) -> Quality:
+    """What the flow in a folder, a run's or a saved one, is worth on this data: new paths, or those it was fitted to.
+
+    Nothing is written and nothing is fitted. Of new data every fifth path is a reference, for what the flow makes of
+    the starts of the others; of the run's own data the held-out paths are.
+
+    >>> import phibe, tempfile
+    >>> train, new = (phibe.OU.reversible().simulate(paths=200, times=[0, 0.1, 0.2, 0.3], seed=k) for k in (0, 1))
+    >>> folder = phibe.save_flow(phibe.fit(train, "affine", "symmetric", progress=False), tempfile.mkdtemp())
+    >>> evaluate_run(folder, new).verdict
+    'good'
+    """
+    about, flow = read_config(folder), open_flow(folder, network=network)
+    if (shape := tuple(about["state_shape"])) != data.state_shape:
+        raise ValueError(f"The flow in {folder} is of states {shape}; this data has {data.state_shape}. Other columns?")
+    same, data = _fitted_to(folder, data), data.to(getattr(torch, about["dtype"]))
+    if flow.interval and not time_free(flow, data):
+        (first, last), (begin, end), step = flow.interval, data.interval, flow.step or 0.0
+        if begin < first - step or end > last + step:
+            raise ValueError(
+                f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}; this data "
+                f"goes from {begin:g} to {end:g}. Leave out the times beyond?"
+            )
+    if same:
+        held_out, note = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
+    else:
+        held_out, note = held_out_paths(data, None), "All these paths are new to the fit; every fifth is a reference."
+    kind = about.get("objective", {"name": "symmetric"})
+    return evaluate(flow, data, held_out=held_out, objective=kind["name"], noise=kind.get("noise"), notes=[note])
+
+
+def _fitted_to(folder: str | Path, data: Trajectories) -> bool:
+    """Whether the run remembers this very data."""
+    note = Path(folder) / NAME
+    return note.exists() and json.loads(note.read_text("utf8")).get("sha256") == fingerprint(data)
 
 
 def _held_out(about: dict[str, Any], paths: int) -> Tensor | None:

@@ -26,12 +26,14 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe check DATA            what is in a file of trajectories and what it is good for, or how a run is
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
+  phibe evaluate RUN DATA     what a flow is worth on other data, such as new paths: verdict, findings, distances
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
   phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
   phibe objectives            what a velocity can be fitted with, and when to use which
   phibe list                  the experiments of the paper, and what each measures
-  phibe run NAME              run one: --preset smoke (seconds), laptop (minutes, some hours), paper (published sizes)
+  phibe run NAME              run one: --preset smoke (seconds), laptop (minutes, some hours), paper (published sizes);
+                              --plan says what that needs and runs nothing
   phibe artifacts             run all of them at laptop scale, some hours, and renew artifacts/
   phibe serve                 the book and the apps on http://localhost:5006
 
@@ -75,6 +77,7 @@ def find_command(name: str) -> Callable[[list[str]], None]:
         "check": data.check,
         "fit": data.fit,
         "report": data.report,
+        "evaluate": data.evaluate,
         "generate": data.generate,
         "fetch": data.fetch,
         "convert": data.convert,

@@ -1,4 +1,4 @@
-"""Commands on trajectories and runs: check, fit, report, generate, and fetch and convert for published data."""
+"""Commands on trajectories and runs: check, fit, report, evaluate, generate; fetch and convert, for published data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from phibe.training.config import METHOD_NAMES, MISSING, MODELS, OBJECTIVE_NAMES
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from phibe.evaluation import Quality
     from phibe.flow import Flow
     from phibe.trajectories import Trajectories
 
@@ -50,7 +51,7 @@ def opened(path: str, how: dict[str, Any]) -> tuple[Trajectories, str]:
     return read_data(path, Layout(**rest), missing=how["missing"])
 
 
-# -- check, fit, report ------------------------------------------------------------------------------------------------
+# -- check, fit, report, evaluate --------------------------------------------------------------------------------------
 
 
 def check(arguments: list[str]) -> None:
@@ -130,6 +131,51 @@ def report(arguments: list[str]) -> None:
     data = open_data(given["data"]) if given["data"] else None
     quality = write_report(given["run"], data, source=given["data"], calibrate=given["calibrate"])
     print(f"{Path(given['run']) / 'report.html'}: {quality.summary()}")
+
+
+def evaluate(arguments: list[str]) -> None:
+    options = Options("evaluate", "What a flow is worth on any data: a verdict, findings, distances.", "FOLDER DATA")
+    options.add("folder", str, help="of a run, or of a flow that `phibe.save_flow` kept; nothing is written there")
+    options.add("data", str, help=f"{KINDS}, such as new ones of the same process")
+    add_reading(options)
+    options.add("--json", str | None, None, help="write all numbers to this file; an old one is replaced")
+    given = options.parse(arguments)
+
+    from phibe.files import check_target, write_json
+    from phibe.report import evaluate_run
+
+    if given["json"]:
+        check_target(given["json"])
+        if Path(given["json"]).resolve() == Path(given["data"]).resolve():
+            raise ValueError(f"--json {given['json']} is the data itself. Choose another name.")
+    data, note = _as_fitted(given) or opened(given["data"], layout(given))
+    quality = evaluate_run(given["folder"], data)
+    print("\n".join([*filter(None, [note, *quality.notes]), quality.summary(), *_distances(quality)]))
+    if given["json"]:
+        print(write_json(given["json"], quality.as_json()))
+
+
+def _as_fitted(given: dict[str, Any]) -> tuple[Trajectories, str] | None:
+    """The data that the run itself was fitted to, read as it was read then, if that is what was asked for."""
+    from phibe.evaluation import NAME, open_source
+
+    note = Path(given["folder"]) / NAME
+    if layout(given) or not note.exists():
+        return None
+    same = json.loads(note.read_text("utf8")).get("path") == str(Path(given["data"]).resolve())
+    return (open_source(given["folder"]), "") if same else None
+
+
+def _distances(quality: Quality) -> list[str]:
+    """The distances of the marginals by time, as a table."""
+    if not quality.marginals:
+        return []
+    head = "sliced W₂ in standard deviations of the data, from other paths of it:"
+    names = f"{'time':>12} {'flow':>10} {'floor':>10} {'persistence':>12} {'paths':>8}"
+    rows = (
+        f"{d.time:12.4g} {d.flow:10.3f} {d.floor:10.3f} {d.persistence:12.3f} {d.paths:8d}" for d in quality.marginals
+    )
+    return [head, names, *rows]
 
 
 # -- generate ----------------------------------------------------------------------------------------------------------

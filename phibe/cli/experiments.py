@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from phibe.cli import Options
 from phibe.cli.serving import serve
 from phibe.experiments import EXPERIMENTS, PRESETS, description, experiment
 from phibe.training.config import closest
+
+if TYPE_CHECKING:
+    from phibe.experiments.report import Experiment
 
 
 def list_all(arguments: list[str]) -> None:
@@ -41,17 +45,30 @@ def run(arguments: list[str]) -> None:
         given = options.parse(arguments[1:])
     module = experiment(name)
     config = options.built(module.presets[given["preset"]], given)
+    if given["plan"]:
+        return print(_plan(module, given["preset"], config))
     out = Path(given["out"] or Path("runs") / name / given["preset"])
     report = module.run(given["preset"], out=out, config=config)
     print(f"{name} ({given['preset']}) took {report.seconds:g} s: {out / 'report.json'}")
 
 
+def _plan(module: Experiment, preset: str, config: Any) -> str:
+    """What the experiment needs, without running it."""
+    from phibe.experiments.plan import plan
+
+    if module.plan is None:
+        raise ValueError(f"run: {module.name} does not say what it needs; it has no plan.")
+    return plan(module.name, preset, module.plan(config))
+
+
 def _options(name: str, preset: str) -> Options:
     """Preset, folder, and the fields of the experiment's configuration with the values of the preset."""
-    options = Options(f"run {name}", description(name), "[--preset P] [--field value …]")
+    options = Options(f"run {name}", description(name), "[--preset P] [--plan] [--field value …]")
     sizes = "smoke (seconds), laptop (minutes) or paper (the published sizes, for a GPU)"
     options.add("--preset", str, preset, choices=PRESETS, help=sizes)
     options.add("--out", str | None, None, help="folder of the results (default: runs/, the name and the preset)")
+    needs = "print the data, memory, operations and hours that it needs, and run nothing"
+    options.add("--plan", bool, False, help=needs)
     options.add_fields(experiment(name).presets[preset])
     return options
 

@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from phibe import theory
 from phibe.bases import in_time, lift, polynomials
+from phibe.experiments import plan
 from phibe.experiments.baselines.kernel import fit_kernel
 from phibe.experiments.ou import PROCESSES, observe, still
 from phibe.experiments.report import Experiment, Measured, rate
@@ -327,5 +328,43 @@ def _size(v: Tensor) -> float:
     return float(v.square().sum(1).mean().sqrt())
 
 
-ESTIMATORS = Experiment("estimators", PRESETS, measure)
-NONLINEAR = Experiment("nonlinear", NONLINEAR_PRESETS, measure_nonlinear)
+# -- what they need ----------------------------------------------------------------------------------------------------
+
+
+def plan_estimators(config: Config) -> plan.Needs:
+    fits = config.repeats * len(config.noise_steps) * (len(OBJECTIVES) - 1)
+    shape = (config.network_paths, max(config.network_times), 2)
+    data = [plan.states("reversible OU, the largest set: paths × times × 2 =", shape, bits=96)]
+    return plan.Needs(
+        data,
+        _mlps(config.training, count=len(config.network_times) * len(config.seeds)),
+        closed=f"{fits:,} affine fits to {config.paths:,} paths of a few observations each",
+    )
+
+
+def plan_nonlinear(config: NonlinearConfig) -> plan.Needs:
+    fits = len(SYSTEMS) * len(config.steps) * len(OBJECTIVES)
+    sets = f"double well, {2 * config.repeats + 1} sets of paths × times ="
+    data = [
+        plan.states(sets, (2 * config.repeats + 1, config.well_paths, config.well_times)),
+        plan.states("stationary systems, each: transitions × 2 =", (config.transitions, 2)),
+    ]
+    solved = f"{fits} cubic fits, one pass over {config.transitions:,} transitions each; {len(LEARNERS)} to the well"
+    return plan.Needs(data, _mlps(config.training, count=1, dimension=1), closed=solved)
+
+
+def _mlps(training: FitConfig, *, count: int, dimension: int = 2) -> list[plan.Training]:
+    return [
+        plan.training(
+            f"{name}, MLP 5 × 50",
+            partial(plan.velocity, "mlp", (dimension,), name),
+            (dimension,),
+            training,
+            count=count,
+        )
+        for name in LEARNERS
+    ]
+
+
+ESTIMATORS = Experiment("estimators", PRESETS, measure, plan_estimators)
+NONLINEAR = Experiment("nonlinear", NONLINEAR_PRESETS, measure_nonlinear, plan_nonlinear)

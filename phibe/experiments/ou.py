@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe.calculus import Velocity
+from phibe.experiments import plan
 from phibe.experiments.report import Experiment, Measured, rate
 from phibe.experiments.training import run_all
 from phibe.flow import Flow
@@ -324,5 +325,31 @@ def _trajectories(ou: OU, flow: Flow, config: MLPConfig) -> dict[str, Any]:
     return {"trajectory_gap": (learnt - exact).square().sum(-1).mean(0).sqrt().tolist()}
 
 
-AFFINE_OU = Experiment("affine_ou", AFFINE_PRESETS, measure_affine)
-MLP_OU = Experiment("ou", MLP_PRESETS, measure_mlp)
+# -- what they need ----------------------------------------------------------------------------------------------------
+
+
+def plan_affine(config: AffineConfig) -> plan.Needs:
+    horizons = {"reversible": config.horizon, "nonreversible": config.orbit_horizon}
+    counts = {name: len(observation_times(config, horizon)) for name, horizon in horizons.items()}
+    source = f"simulated here, {config.block:,} paths at a time"
+    data = [
+        plan.states(f"{name}: paths × times × 2 =", (config.paths, n, 2), source=source) for name, n in counts.items()
+    ]
+    return plan.Needs(data, closed=f"2 affine fits, one pass over {config.paths * sum(counts.values()):,} observations")
+
+
+def plan_mlp(config: MLPConfig) -> plan.Needs:
+    largest = max(
+        (config.paths, config.times),
+        *((config.sweep_times_paths, m) for m in config.sweep_times),
+        *((n, config.sweep_paths_times) for n in config.sweep_paths),
+        key=math.prod,
+    )
+    fits = 1 + len(config.seeds) * (len(config.sweep_times) + len(config.sweep_paths))
+    task = partial(plan.velocity, "mlp", (2,), config.objective)
+    data = [plan.states("reversible, the largest set: paths × times × 2 =", (*largest, 2), bits=96)]
+    return plan.Needs(data, [plan.training(f"{config.objective}, MLP 5 × 50", task, (2,), config.training, count=fits)])
+
+
+AFFINE_OU = Experiment("affine_ou", AFFINE_PRESETS, measure_affine, plan_affine)
+MLP_OU = Experiment("ou", MLP_PRESETS, measure_mlp, plan_mlp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.experiments import plan
 from phibe.experiments.report import Experiment, Measured
-from phibe.fitting import carry_out, make_plan
+from phibe.fitting import budget, carry_out, make_plan
 from phibe.flow import Flow
 from phibe.metrics import sliced_w2
+from phibe.networks import NETWORKS
 from phibe.systems.ou import OU
 from phibe.systems.sde import double_well, lorenz
 from phibe.trajectories import Trajectories
@@ -97,10 +100,10 @@ def measure_system(name: str, config: Config) -> dict[str, Any]:
         chosen, distances, seconds = [], [], []
         for data in observed:
             began, seen = time.perf_counter(), data.coarsen(2)
-            plan = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
-            flow = carry_out(plan, seen, progress=False)
+            made = make_plan(seen, kind, settings={"steps": config.steps} if config.steps else {})
+            flow = carry_out(made, seen, progress=False)
             seconds.append(time.perf_counter() - began)
-            chosen.append({choice.what: choice.value for choice in plan.automatic})
+            chosen.append({choice.what: choice.value for choice in made.automatic})
             distances.append(squares(integrated(flow, data).states))
         found[kind] = {"chosen": chosen, "seconds": seconds, **compare(torch.stack(distances), floor)}
     return found
@@ -125,4 +128,22 @@ def _root(squares: Tensor, over: tuple[int, ...]) -> Tensor:
     return squares.mean(over).sqrt()
 
 
-OWN_DATA = Experiment("own_data", PRESETS, measure)
+def plan_own_data(config: Config) -> plan.Needs:
+    """Closed forms, and for each network the budget that `phibe fit` would choose."""
+    trainings, seen = [], (config.times + 1) // 2
+    for name, dimension in {"ou": 3, "double_well": 1, "lorenz": 3}.items():
+        data = Trajectories(torch.zeros(config.paths, seen, dimension), torch.arange(seen, dtype=torch.float64))
+        for kind in set(config.classes) & set(NETWORKS):
+            training = budget(data, kind)[0]
+            task = partial(plan.velocity, kind, (dimension,), "symmetric")
+            steps = config.steps or training.steps
+            label = f"{name}, {kind} by the data's objective"
+            trainings.append(plan.training(label, task, (dimension,), training, steps=steps, count=config.repeats))
+    closed = sum(kind not in NETWORKS for kind in config.classes) * config.repeats * len(SYSTEMS)
+    sets = [plan.states("each system, twice: paths × times × 3 =", (2 * config.repeats, config.paths, config.times, 3))]
+    return plan.Needs(
+        sets, trainings, closed=f"{closed} fits in closed form, their sizes by cross-validation over paths"
+    )
+
+
+OWN_DATA = Experiment("own_data", PRESETS, measure, plan_own_data)

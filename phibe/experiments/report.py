@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -65,14 +65,16 @@ Measured = tuple[dict[str, Any], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration for each preset, and `measure(config, fits)`, which runs one.
+    """A configuration for each preset, `measure(config, fits)`, which runs one, and `plan(config)`, what it needs.
 
-    Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes.
+    Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes. A plan is a
+    `phibe.experiments.plan.Needs`.
     """
 
     name: str
     presets: dict[str, Any]
     measure: Callable[[Any, Path], Measured]
+    plan: Callable[[Any], Any] | None = None
 
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
         """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole.
@@ -102,6 +104,74 @@ def versions() -> dict[str, str]:
 def rate(sizes: Any, errors: Any) -> float:
     """The least-squares slope of log error against log size: the order of convergence."""
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
+
+
+# -- the rules of a comparison -----------------------------------------------------------------------------------------
+
+
+COLUMNS = {
+    "text": "the paper's recipe as its text has it: objective `phibe`, a Markov v(x, t), one Euler step a frame",
+    "code": "the recipe as the authors' code has it, where that differs from the text",
+    "best flow": "any objective whose population minimiser is a probability velocity, with any integrator",
+    "controls": "what is no flow: regression, persistence, constant velocity, codec reconstruction, PFI, MCVD",
+}
+"""The columns of a comparison, which are never mixed: a verdict is of one of them."""
+
+Verdict = Literal["reproduced", "opposite", "undecided"]
+
+
+class Interval(NamedTuple):
+    """Where a statistic lies, at some level of confidence."""
+
+    low: float
+    high: float
+
+
+def interval(
+    values: Any, statistic: Callable[..., Any] = np.mean, *, level: float = 0.95, seed: int = 0, resamples: int = 2000
+) -> Interval:
+    """The percentile bootstrap interval of a statistic of independent `values` (n,): one for each path, clip or person.
+
+    Two methods on the same paths are compared by their differences, path by path. `statistic` takes an `axis`, as
+    those of numpy do. With fewer than about twenty values the interval is too short: it knows no tails beyond them.
+
+    >>> low, high = interval([1.0, 2.0, 3.0, 4.0])
+    >>> 1.0 <= low < 2.5 < high <= 4.0
+    True
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or len(x) < 2 or not np.isfinite(x).all() or not 0 < level < 1:
+        raise ValueError(
+            f"An interval needs two finite values or more, one a path, and a level between 0 and 1; got values of "
+            f"shape {x.shape}, {np.count_nonzero(~np.isfinite(x))} of them not finite, and level {level}."
+        )
+    generator, rows = np.random.default_rng(seed), max(1, 4_000_000 // len(x))
+    sizes = [min(rows, resamples - done) for done in range(0, resamples, rows)]
+    drawn = [statistic(x[generator.integers(len(x), size=(size, len(x)))], axis=1) for size in sizes]
+    low, high = np.quantile(np.concatenate(drawn), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def verdict(
+    interval: tuple[float, float], claimed: Literal["below", "above"] = "below", reference: float = 0.0
+) -> Verdict:
+    """Whether a claim is reproduced: the whole interval is on the claimed side of the reference, on the other, or on
+    neither.
+
+    >>> verdict((-0.3, -0.1)), verdict((0.1, 0.3)), verdict((-0.1, 0.3)), verdict((0.1, 0.3), "above")
+    ('reproduced', 'opposite', 'undecided', 'reproduced')
+    """
+    if claimed not in ("below", "above"):
+        raise ValueError(f"`claimed` must be 'below' or 'above'; got {claimed!r}.")
+    low, high = interval
+    if not low <= high:
+        raise ValueError(f"An interval goes from its lower end to its upper one; got {low:g} to {high:g}.")
+    if low <= reference <= high:
+        return "undecided"
+    return "reproduced" if (high < reference) == (claimed == "below") else "opposite"
+
+
+# -- what comes with the project ---------------------------------------------------------------------------------------
 
 
 def committed(experiment: str) -> Report:

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from phibe import theory
 from phibe.bases import lift, polynomials
+from phibe.experiments import plan
 from phibe.experiments.ou import PROCESSES
 from phibe.experiments.report import Experiment, Measured, rate
 from phibe.flow import Flow
@@ -163,4 +164,14 @@ def _basis_spread(ou: OU, paths: int, h: float, config: Config) -> float:
     return float(np.sqrt(np.mean(squares)))
 
 
-OU_THEORY = Experiment("ou_theory", PRESETS, measure)
+def plan_theory(config: Config) -> plan.Needs:
+    """No training: five affine fits and one of polynomials for each draw."""
+    draws = len(PROCESSES) * config.repeats * (len(config.paths) + len(config.sampling_steps))
+    largest = max(config.paths[-1], config.step_paths)
+    data = [plan.states("a draw: paths × times × 2, at most", (largest, config.basis_transitions + 1, 2))]
+    return plan.Needs(
+        data, closed=f"{6 * draws:,} fits, one pass over at most {largest:,} paths of a few observations each"
+    )
+
+
+OU_THEORY = Experiment("ou_theory", PRESETS, measure, plan_theory)

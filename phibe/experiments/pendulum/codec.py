@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 from tqdm.auto import tqdm
 
+from phibe.experiments.plan import Training
 from phibe.experiments.training import seeded
 from phibe.training.devices import pick
 from phibe.training.sampling import seed_of
@@ -248,3 +249,28 @@ class Descent:
         """What makes two runs of a part the same: the decoder's steps are nothing to the encoder."""
         others = PARTS[1:] if name == PARTS[0] else ()
         return {k: value for k, value in asdict(self.config).items() if k not in WHERE and not k.startswith(others)}
+
+
+# -- what that needs ---------------------------------------------------------------------------------------------------
+
+
+class _EncoderLoss(GeometryCodec):
+    def forward(self, frames: Tensor) -> Tensor:
+        z, z_after = self.encode(frames).chunk(2)
+        return distortion(z, frames.chunk(2)[0]) + smoothness(z, z_after)
+
+
+class _DecoderLoss(GeometryCodec):
+    def forward(self, frames: Tensor) -> Tensor:
+        with torch.no_grad():
+            z = self.encode(frames)
+        return reconstruction(frames, self.decode(z))
+
+
+def plan_codec(config: CodecConfig) -> list[Training]:
+    """The trainings of both parts; the parameters are those of both together."""
+    shapes = lambda n: [(2 * n, 1, 32, 32)]  # noqa: E731  # pairs of frames
+    return [
+        Training("encoder", _EncoderLoss, shapes, config.encoder_batch, config.encoder_steps),
+        Training("decoder", _DecoderLoss, shapes, config.decoder_batch, config.decoder_steps),
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.experiments import plan
 from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.acrobot import RATE
-from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec
+from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec, plan_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
 from phibe.experiments.pendulum.states import PAPER_TRAINING, SMOKE_FLOWS, FlowConfig, observe, trained_flow
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
@@ -211,4 +213,23 @@ class Clips:
         }
 
 
-PENDULUM_IMAGES = Experiment("pendulum_images", PRESETS, measure)
+def plan_images(config: Config) -> plan.Needs:
+    train = config.paths - max(1, round(config.paths * config.held_out))
+    steps = math.ceil(config.epochs * train * (config.frames - 2) / config.training.batch)
+    source = "rendered from simulated states when needed"
+    data = [plan.states("frames of 32 × 32:", (config.paths, config.frames, 32, 32), bits=32, source=source)]
+    size = {"width": config.width, "blocks": config.blocks}
+    flows = [
+        plan.training(
+            f"{objective}, residual MLP {config.width} × {config.blocks}",
+            partial(plan.velocity, "residual", (6,), objective, **size),
+            (6,),
+            config.training,
+            steps=steps,
+        )
+        for objective in config.objectives
+    ]
+    return plan.Needs(data, [*plan_codec(config.codec), *flows])
+
+
+PENDULUM_IMAGES = Experiment("pendulum_images", PRESETS, measure, plan_images)

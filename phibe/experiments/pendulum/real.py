@@ -5,7 +5,9 @@ The files are not part of the project, the report is. Read next: `phibe/experime
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.experiments import plan
 from phibe.experiments.pendulum.acrobot import Acrobot
 from phibe.experiments.pendulum.measured import RATE, open_runs, write_markers
 from phibe.experiments.pendulum.states import SMOKE_FLOWS, FlowConfig, Scale, degrees, rollout
-from phibe.experiments.report import Experiment, Measured, MissingData
+from phibe.experiments.report import Experiment, Measured, MissingData, committed
 from phibe.experiments.training import fit_epochs, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
@@ -182,4 +185,30 @@ def _end_speed(x: Tensor, *, arms: tuple[float, float] = (1.0, 462 / 604)) -> Te
     return squared.mean(0).sqrt()
 
 
-PENDULUM_REAL = Experiment("pendulum_real", PRESETS, measure)
+def plan_real(config: Config) -> plan.Needs:
+    """Steps by the published length of the training runs, which the committed report knows."""
+    simulated, runs = config.folder == SIMULATED, len(config.train) + len(config.test)
+    known = committed("pendulum_real")
+    rows = 600 * len(config.train) if simulated else known["train_seconds"] * RATE / len(known.config["train"])
+    rows *= 1 if simulated else len(config.train)
+    steps = math.ceil(config.epochs * rows / config.training.batch)
+    found = sum(file.stat().st_size for file in Path(config.folder).glob("*.csv*")) / 2**20
+    source = "simulated here" if simulated else 'IBM, "Double Pendulum Chaotic" (CDLA-Permissive-1.0)'
+    data = [plan.Data(f"{runs} runs of marker positions", found, source, "" if simulated else config.folder)]
+    size = {"width": config.width, "blocks": config.blocks, "time": False, "angles": 2}
+    return plan.Needs(
+        data,
+        [
+            plan.training(
+                f"{objective}, residual MLP {config.width} × {config.blocks}",
+                partial(plan.velocity, "residual", (4,), objective, **size),
+                (4,),
+                config.training,
+                steps=steps,
+            )
+            for objective in config.objectives
+        ],
+    )
+
+
+PENDULUM_REAL = Experiment("pendulum_real", PRESETS, measure, plan_real)

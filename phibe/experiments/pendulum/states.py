@@ -6,6 +6,7 @@ start. Read next: `codec.py` and `images.py`, the same from images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from phibe.experiments import plan
 from phibe.experiments.pendulum.acrobot import RATE, Acrobot, frame_times, on_circles, wrap
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
 from phibe.experiments.training import fit_epochs, network_of, seeded
@@ -249,4 +251,23 @@ class Marginals:
         return torch.tensor(by_time).mean(1).tolist()
 
 
-PENDULUM_STATES = Experiment("pendulum_states", PRESETS, measure)
+def plan_states(config: Config) -> plan.Needs:
+    train = config.paths - max(1, round(config.paths * config.held_out))
+    steps = math.ceil(config.epochs * train * (config.frames - 1) / config.training.batch)
+    data = [plan.states("double pendulum: paths × frames × 4 =", (config.paths, config.frames, 4))]
+    size = {"width": config.width, "blocks": config.blocks}
+    trainings = [
+        plan.training(
+            f"{objective}, {inputs}, residual MLP {config.width} × {config.blocks}",
+            partial(plan.velocity, "residual", (4,), objective, **size, **INPUTS[inputs]),
+            (4,),
+            config.training,
+            steps=steps,
+        )
+        for inputs in config.inputs
+        for objective in config.objectives
+    ]
+    return plan.Needs(data, trainings)
+
+
+PENDULUM_STATES = Experiment("pendulum_states", PRESETS, measure, plan_states)

@@ -70,13 +70,17 @@ def learn(name: str, data: Trajectories, *, config: Any, out: Path) -> Any:
     """The trained method, from its folder if that is there: a flow, or a forecaster."""
     if name == "persistence":
         return Persistence(data.state_shape)
-    model = assemble(name, data.state_shape, config)
+    task = task_of(name, data.state_shape, config)
+    return train(data, task, config=training(name, config), out=out, progress=False)
+
+
+def task_of(name: str, shape: tuple[int, ...], config: Any) -> Task[Any]:
+    """What is trained: a new network with its objective, on randomly shifted fields."""
+    model = assemble(name, shape, config)
     if isinstance(model, Forecaster):
-        task: Task[Any] = ForecastTask(model)
-    else:
-        objective, *conditioned = name.split()
-        task = (ConditionedTask if conditioned else VelocityTask)(model, objective)
-    return train(data, RandomShift(task), config=training(name, config), out=out, progress=False)
+        return RandomShift(ForecastTask(model))
+    objective, *conditioned = name.split()
+    return RandomShift((ConditionedTask if conditioned else VelocityTask)(model, objective))
 
 
 def training(name: str, config: Any) -> FitConfig:

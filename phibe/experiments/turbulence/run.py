@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from phibe.experiments import plan
 from phibe.experiments.report import Experiment, Measured
 from phibe.experiments.training import Rollouts, run_all
 from phibe.experiments.turbulence.data import generate
-from phibe.experiments.turbulence.methods import judge, learn, methods, mix, mixtures, training
+from phibe.experiments.turbulence.methods import judge, learn, methods, mix, mixtures, task_of, training
 from phibe.experiments.turbulence.solver import NavierStokes
 from phibe.experiments.turbulence.spectra import energy_spectrum, enstrophy_spectrum
 from phibe.files import write_json
@@ -241,4 +242,22 @@ def work(interval: float, name: str, *, config: Config, fits: Path) -> None:
     write_json(folder / MEASURED, {"config": settings, "results": judge(name, model, rollouts)})
 
 
-NAVIER_STOKES = Experiment("navier_stokes", CONFIGS, measure)
+def plan_turbulence(config: Config) -> plan.Needs:
+    frames = round(config.duration / config.intervals[0]) + 1
+    shape, fields = (1, config.grid, config.grid), (config.paths, frames, config.grid, config.grid)
+    data = [plan.states("vorticity: paths × frames × grid =", fields, bits=32, source="simulated here, kept as Zarr")]
+    trainings = [
+        plan.training(
+            f"{name}, U-Net",
+            partial(task_of, name, shape, config),
+            shape,
+            training(name, config),
+            count=len(config.intervals),
+        )
+        for name in methods(config)
+        if name != "persistence"
+    ]
+    return plan.Needs(data, trainings)
+
+
+NAVIER_STOKES = Experiment("navier_stokes", CONFIGS, measure, plan_turbulence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
+from phibe.experiments import plan
 from phibe.experiments.report import Experiment, Measured, committed_weights
 from phibe.experiments.training import seeded
 from phibe.experiments.video.drawing import ACTIONS, SIZE
@@ -294,4 +296,21 @@ def recognition(features: FigureFeatures, clips: Tensor, scenes: Scenes) -> dict
     }
 
 
-FIGURE_FEATURES = Experiment("figure_features", CONFIGS, measure)
+class _Recognition(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.features = FigureFeatures(channels=channels, actions=len(ACTIONS))
+
+    def forward(self, clips: Tensor) -> Tensor:
+        actions, speed = self.features.recognise(clips)
+        return actions.mean(1) + speed
+
+
+def plan_features(config: Config) -> plan.Needs:
+    data = [plan.states("drawn figures:", (config.clips + config.test, 40, 64, 64), bits=32)]
+    make = partial(_Recognition, config.channels)
+    shapes = lambda n: [(n, config.frames, 1, 64, 64)]  # noqa: E731
+    return plan.Needs(data, [plan.Training("features", make, shapes, config.batch, config.steps)])
+
+
+FIGURE_FEATURES = Experiment("figure_features", CONFIGS, measure, plan_features)

@@ -105,21 +105,26 @@ def learn(name: str, data: Trajectories, held_out: Trajectories, *, config: Any,
     finite one."""
     if name in UNTRAINED:
         return Persistence(data.state_shape) if name == UNTRAINED[0] else ConstantVelocity(data.typical_step)
-    made = assemble(name, data.state_shape, config)
+    made: Any = assemble(name, data.state_shape, config)
+    if name.endswith(AUGMENTED):
+        data, held_out = augment(data), augment(held_out)
+    task = task_of(name, made if isinstance(made, Forecaster) else in_units(made, data), config)
+    training = replace(config.training, seed=config.seed)
+    try:
+        return train(data, task, config=training, held_out=held_out, out=out, progress=False)
+    except Diverged as error:
+        warnings.warn(f"{name}: {error}", stacklevel=2)
+        return error.flow
+
+
+def task_of(name: str, made: Any, config: Any) -> Task[Any]:
+    """What is trained: a forecaster, or the network of a velocity with its objective; with noise on where it starts."""
     if isinstance(made, Forecaster):
         task: Placed[Any] = ForecastTask(made)
     else:
         objective, kind = name.split()
-        if kind == AUGMENTED:
-            data, held_out = augment(data), augment(held_out)
-        task = (VelocityTask if kind == AUGMENTED else ConditionedTask)(in_units(made, data), objective)
-    training = replace(config.training, seed=config.seed)
-    noisy: Task[Any] = InputNoise(task, config.input_noise) if config.input_noise else task
-    try:
-        return train(data, noisy, config=training, held_out=held_out, out=out, progress=False)
-    except Diverged as error:
-        warnings.warn(f"{name}: {error}", stacklevel=2)
-        return error.flow
+        task = (VelocityTask if kind == AUGMENTED else ConditionedTask)(made, objective)
+    return InputNoise(task, config.input_noise) if config.input_noise else task
 
 
 def restore(name: str, tensors: dict[str, Tensor], *, shape: tuple[int, ...], step: float, config: Any) -> Any:

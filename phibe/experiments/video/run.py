@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from phibe.experiments import plan
 from phibe.experiments.report import Experiment, Measured, MissingData, committed_weights
 from phibe.experiments.training import run_all, seeded
 from phibe.experiments.video.clips import Clips, read_clips
@@ -26,11 +27,21 @@ from phibe.experiments.video.drawing import SIZE
 from phibe.experiments.video.features import embedded
 from phibe.experiments.video.figures import RATE, Figures, frame_times
 from phibe.experiments.video.i3d import open_i3d
-from phibe.experiments.video.kth import read_kth
-from phibe.experiments.video.methods import Evaluation, learn, methods, restore, rolls
+from phibe.experiments.video.kth import ADDRESS, MEGABYTES, read_kth
+from phibe.experiments.video.methods import (
+    AUGMENTED,
+    UNTRAINED,
+    Evaluation,
+    assemble,
+    learn,
+    methods,
+    restore,
+    rolls,
+    task_of,
+)
 from phibe.experiments.video.metrics import Features
 from phibe.experiments.video.taming import open_taming
-from phibe.experiments.video.vq import Coded, VQCodec, fit_vq, open_vq
+from phibe.experiments.video.vq import COMMITMENT, Coded, VQCodec, VQLoss, fit_vq, open_vq
 from phibe.files import write_json
 from phibe.training.config import FitConfig
 from phibe.training.tensors import save_tensors
@@ -376,5 +387,48 @@ def _kept(name: str) -> dict[str, Tensor]:
     return {k.removeprefix(key): v.float() for k, v in committed_weights("video").items() if k.startswith(key)}
 
 
-VIDEO = Experiment("video", CONFIGS, measure)
-VIDEO_REAL = Experiment("video_real", REAL_CONFIGS, measure)
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def plan_video(config: Any) -> plan.Needs:
+    """The codec, unless it comes from a checkpoint, and every method on its latents."""
+    latent = (config.codec["latent"], SIZE // 8, SIZE // 8)
+    trainings = []
+    if not config.checkpoint:
+        training = config.codec_training
+        trainings.append(
+            plan.Training(
+                f"VQ codec, {config.codec['channels']} channels",
+                lambda: VQLoss(VQCodec(**config.codec), COMMITMENT),
+                lambda n: [(n, 1, 1, SIZE, SIZE)],
+                training.batch,
+                training.steps,
+                average=training.ema > 0,
+                per_sample=True,  # which codes begin anew depends on the values
+            )
+        )
+    for name in [name for name in methods(config) if name not in UNTRAINED]:
+        shape = (2 * latent[0], *latent[1:]) if name.endswith(AUGMENTED) else latent
+        task = partial(_planned, name, latent, config)
+        trainings.append(plan.training(f"{name}, {config.network['name']}", task, shape, config.training))
+    weights = {"VQ codec of taming-transformers": config.checkpoint, "I3D weights": config.features}
+    files = [plan.file(what, path) for what, path in weights.items() if path not in ("", FIGURES)]
+    return plan.Needs([_source(config), *files], trainings)
+
+
+def _planned(name: str, latent: tuple[int, ...], config: Any) -> Any:
+    return task_of(name, assemble(name, latent, config), config)
+
+
+def _source(config: Any) -> plan.Data:
+    """Drawn figures, a file of clips, or the archives of KTH, as they are published."""
+    if config.data == FIGURES:
+        return plan.states("drawn figures:", (config.figures, config.length, SIZE, SIZE), bits=32)
+    path = Path(config.data)
+    if path.suffix == ".npz":
+        return plan.file("clips of 64 × 64 pixels", config.data, source="a file of your own, such as shrunk KTH clips")
+    return plan.Data("six archives of KTH human actions", sum(MEGABYTES.values()), ADDRESS, config.data)
+
+
+VIDEO = Experiment("video", CONFIGS, measure, plan_video)
+VIDEO_REAL = Experiment("video_real", REAL_CONFIGS, measure, plan_video)
