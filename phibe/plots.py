@@ -292,12 +292,12 @@ def samples(x: Tensor, label: str, *, size: float = 3) -> hv.Points:
     )
 
 
-def ellipse(law: Any, label: str) -> hv.Curve:
+def ellipse(marginal: Any, label: str) -> hv.Curve:
     """The contour of a Gaussian (anything with `mean` and `covariance`) at two standard deviations."""
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(law.covariance[:2, :2].double())
+    values, vectors = torch.linalg.eigh(marginal.covariance[:2, :2].double())
     circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * 2
-    ring = law.mean[:2] + circle @ vectors.mT
+    ring = marginal.mean[:2] + circle @ vectors.mT
     return lines(ring[None], label, width=2.5, dash="dashed" if label.startswith("exact") else "solid", alpha=1.0)
 
 
@@ -313,11 +313,11 @@ def steps(points: Tensor, tips: Tensor, label: str) -> hv.Curve:
     return lines(torch.stack([points, tips, neck + side, tips, neck - side], dim=1), label)
 
 
-def cloud(data: Trajectories, index: int, label: str, *, law: Any = None, tail: int = 8) -> list[Any]:
+def cloud(data: Trajectories, index: int, label: str, *, marginal: Any = None, tail: int = 8) -> list[Any]:
     """Layers for one observation: all states, the last `tail` steps of 12 paths, the exact marginal at 2σ."""
     past = data.states[:12, max(0, index - tail) : index + 1]
     layers = [samples(data.states[:, index], label), lines(past, label)]
-    return [*layers, ellipse(law, "exact")] if law is not None else layers
+    return [*layers, ellipse(marginal, "exact")] if marginal is not None else layers
 
 
 def phase_plane(*layers: Any, title: str = "", x: str = "x₁", y: str = "x₂", equal: bool = True) -> hv.Overlay:
@@ -380,10 +380,10 @@ def filmstrip(
     return _framed([_styled(image, **shades, **style)], **size)
 
 
-# -- films -------------------------------------------------------------------------------------------------------------
+# -- scrubbing -----------------------------------------------------------------------------------------------------
 
 
-def film(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
+def scrubber(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
     """Figures of the same layers at several values of `name`, sent to the browser once and switched there by a slider.
 
     A frame is an overlay, or several to stand side by side; give them common axes (`xlim`, `ylim`). The result is a

@@ -33,7 +33,7 @@ def switch(film) -> tuple[list, list]:
 
 def test_a_film_holds_the_states_of_every_frame_and_starts_at_the_one_shown(data):
     frames = {str(i): plots.phase_plane(*plots.cloud(data, i, "samples")) for i in range(len(TIMES))}
-    sources, columns = switch(plots.film(frames, "time t", shown=2))
+    sources, columns = switch(plots.scrubber(frames, "time t", shown=2))
     assert len(columns) == len(TIMES)
     for i, frame in enumerate(columns):
         assert np.allclose(np.stack([frame[0]["x₁"], frame[0]["x₂"]], 1), data.states[:, i])
@@ -43,7 +43,7 @@ def test_a_film_holds_the_states_of_every_frame_and_starts_at_the_one_shown(data
 
 def test_pictures_side_by_side_change_together(data):
     frames = {str(i): [plots.phase_plane(*plots.cloud(data, i, "samples"))] * 2 for i in range(3)}
-    sources, columns = switch(plots.film(frames, "time t"))
+    sources, columns = switch(plots.scrubber(frames, "time t"))
     assert len(sources) == len(columns[0]) == 4  # dots and tails, twice
 
 
@@ -64,7 +64,7 @@ def test_a_film_of_pictures_sends_bytes_as_they_are_and_shows_them_like_shares_o
     plots.use()
     pictures = torch.randint(256, (2, 3, 1, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     frames = {str(i): plots.filmstrip({"a": three}) for i, three in enumerate(pictures)}
-    film = plots.film(frames, "time t")
+    film = plots.scrubber(frames, "time t")
     (mapper,) = film.select({"type": LinearColorMapper})
     shades = np.array([list(bytes.fromhex(shade[1:])) for shade in mapper.palette])
     assert np.ptp(shades, axis=1).max() <= 1 and shades[0, 0] == 0 and shades[-1, 1] == 255  # grey, black to white

@@ -266,9 +266,9 @@ def _generated(
     if Path(given["out"]).suffix == ".npy":
         raise ValueError("A .npy holds the states alone; with --log-density write a .csv, .npz, .nc or .zarr.")
     assert data is not None
-    law = fit_density(states_at(data, float(times[0])))
-    print(f"log-density at t = {float(times[0]):g}: {law.description}")
-    made, log_density = generate_with_density(flow, starts, times, start=law.log_density, **how)
+    density = fit_density(states_at(data, float(times[0])))
+    print(f"log-density at t = {float(times[0]):g}: {density.description}")
+    made, log_density = generate_with_density(flow, starts, times, start=density.log_density, **how)
     return made, {"log_density": log_density}
 
 
@@ -389,7 +389,7 @@ def _trials(trials: list[dict[str, Any]]) -> str:
     size = Size(**{name: least[name] for name in Size._fields})
     return (
         f"{len(trials)} sizes; the least objective on paths left out, {least['objective']:.5g} ± {least['error']:.2g}, "
-        f"has {size}; of the few best, the one whose flow keeps closest to the observed laws is taken"
+        f"has {size}; of the few best, the one whose flow keeps closest to the observed marginals is taken"
     )
 
 

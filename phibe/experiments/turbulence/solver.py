@@ -33,8 +33,8 @@ class Forcing(NamedTuple):
 class LawsonStep:
     """A step h of dω = −λω dt + N(ω)dt + F dB: strong order 1.5, and order 4 without noise.
 
-    The noise of a step is, for each shape, z = ∫e^{−λ(h−s)}dB and J = ∫z ds, with their exact joint law: without N
-    the step is exact, whatever h. In N, z is replaced by the straight line of the same growth and the same integral,
+    The noise of a step is, for each shape, z = ∫e^{−λ(h−s)}dB and J = ∫z ds, drawn jointly and exactly. Without
+    N the step is exact, whatever h. In N, z is replaced by the straight line of the same growth and the same integral,
     z̃(s) = J/h + (s/h − ½)z.
     """
 

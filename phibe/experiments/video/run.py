@@ -166,7 +166,7 @@ REAL_CONFIGS = {
     "laptop": replace(CONFIGS["laptop"], data="data/kth_clips.npz", validation=0.1, test=0.2, every=5, kept=False),
     "paper": replace(CONFIGS["paper"], every=5, kept=False),
 }
-"""On clips of real people, which are no part of the project; the report with a few film strips is."""
+"""On clips of real people, which are no part of the project; the report with a few clip strips is."""
 
 
 def measure(config: Config, fits: Path) -> Measured:
