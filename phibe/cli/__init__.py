@@ -40,10 +40,10 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
 Your own trajectories, from the file to new ones:
   phibe check data.csv
   phibe fit data.csv --out runs/mine
-  phibe generate runs/mine --ensemble 1000 --times 0:1:0.1 --out made.csv
+  phibe generate runs/mine --ensemble 1000 --times 0:1:0.1 --out generated.csv
 
 A data.csv has columns path, time and those of the state; arrays come as .npz, .npy, .nc or .zarr, with `states`
-(path, time, *state) and `times`: `Trajectories(states, times).save("data.npz")`.
+(path, time, *state) and `times`: `phibe.save_data(phibe.Trajectories(states, times), "data.npz")`.
 `phibe COMMAND --help` explains the options of a command, `--print-config` prints them as a file for `--config`."""
 
 
