@@ -34,7 +34,7 @@ def from_apps() -> Iterator[Callable[[str], ModuleType]]:
 # -- several processes: one begins with the book, and what else needs it comes last ------------------------------------
 
 FIRST = ("browser/test_book", "test_book", "test_notebooks")
-LAST = ("test_flow_explorer", "test_rollout_explorer", "test_spectrum_explorer", "test_video_explorer")
+BOOK = {"book", "served", "lab", "page"}
 BUILD = pytest.mark.timeout(1800)  # seconds: the first test that needs the book waits until it is built
 
 
@@ -43,7 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in _marks(item):
             item.add_marker(mark)
-    items.sort(key=lambda item: _place(item).startswith("browser/") and item.path.stem in LAST)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """What builds the book comes first; what waits for it, in another process, comes last."""
+    return 0 if _place(item) in FIRST else 2 if BOOK & {*item.fixturenames} else 1
 
 
 def _place(item: pytest.Item) -> str:
@@ -58,7 +63,7 @@ def _marks(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
         yield pytest.mark.browser
     if place in FIRST or "book" in item.fixturenames:
         yield pytest.mark.book
-    if {"book", "served", "lab", "page"} & {*item.fixturenames}:
+    if BOOK & {*item.fixturenames}:
         yield BUILD
 
 
