@@ -33,12 +33,13 @@ def from_apps() -> Iterator[Callable[[str], ModuleType]]:
 
 # -- several processes: one begins with the book, and what else needs it comes last ------------------------------------
 
-FIRST = ("browser/test_book", "test_book", "test_notebooks")
+FIRST = "browser/test_book"
+LATER = ("test_book", "test_notebooks")
 BOOK = {"book", "served", "lab", "page"}
 BUILD = pytest.mark.timeout(1800)  # seconds: the first test that needs the book waits until it is built
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers and xdist by groups
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in _marks(item):
@@ -48,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(item: pytest.Item) -> int:
     """What builds the book comes first; what waits for it, in another process, comes last."""
-    return 0 if _place(item) in FIRST else 2 if BOOK & {*item.fixturenames} else 1
+    place = _place(item)
+    return 0 if place == FIRST else 2 if place in LATER or BOOK & {*item.fixturenames} else 1
 
 
 def _place(item: pytest.Item) -> str:
@@ -56,12 +58,11 @@ def _place(item: pytest.Item) -> str:
 
 
 def _marks(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
-    """What tests of a file share is made once: a file goes to one process, and those around the book to the same."""
+    """What a test needs, for `-m`, and the time limit of one that may have to wait for the book."""
     place = _place(item)
-    yield pytest.mark.xdist_group("book" if place in FIRST else place)
     if place.startswith("browser/"):
         yield pytest.mark.browser
-    if place in FIRST or "book" in item.fixturenames:
+    if place in (FIRST, *LATER) or "book" in item.fixturenames:
         yield pytest.mark.book
     if BOOK & {*item.fixturenames}:
         yield BUILD
