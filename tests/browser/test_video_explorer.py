@@ -139,7 +139,7 @@ def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, film, tmp_pa
     wait_for_new(page, before)
     ready(page)
     mine = truth(page)
-    assert "of 24" in clock(page)
+    page.wait_for_function(f"() => {CLOCK}.text.includes('of 24')")
     bad, large = tmp_path / "bad.mp4", tmp_path / "large.mp4"
     bad.write_text("this is no film", encoding="utf8")
     large.write_bytes(bytes(30 * 2**20))
