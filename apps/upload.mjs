@@ -9,10 +9,10 @@ export function render({model}) {
   input.addEventListener("change", async () => {
     const [file] = input.files
     if (!file) return
+    input.value = "" // at once: the same file can be chosen again, and no later choice is lost
     const {name, size} = file
     const content = size <= model.most ? await file.arrayBuffer() : null
     model.send_msg({name, size, content})
-    input.value = "" // so that the same file can be chosen again
   })
   label.append(input)
   return label

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import panel as pn
@@ -130,13 +131,15 @@ class VideoExplorer(Working):
             check_size(size)
             own = await asyncio.to_thread(read_upload, content or b"", least=self.context + FEW)
         except Exception as reason:
-            self.say(refused(name, reason))
-            self.figures.loading = False
-            return
+            return pn.state.execute(partial(self._refuse, refused(name, reason)), schedule=True)  # wants Bokeh's lock
         self.own, self.about = torch.from_numpy(own.frames)[:, None].float() / 255, taken(name, own)
         self.param.update(footage=OWN, begin=0, uploads=self.uploads + 1)
         self.param.begin.bounds = (0, max(1, len(self.own) - self.context - FEW))
         await self.compute()
+
+    def _refuse(self, trouble: str) -> None:
+        self.say(trouble)
+        self.figures.loading = False
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 

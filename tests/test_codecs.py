@@ -10,6 +10,7 @@ from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.codec import (
     CodecConfig,
     GeometryCodec,
+    curves,
     distortion,
     fit_codec,
     reconstruction,
@@ -88,8 +89,12 @@ def test_a_killed_training_resumes_to_the_same_weights(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         fit_codec(fail_late, QUICK, out=tmp_path, progress=False)
-    resumed = fit_codec(draw, QUICK, out=tmp_path, progress=False).state_dict()
+    resumed = fit_codec(draw, QUICK, validation=draw, out=tmp_path, progress=False).state_dict()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    steps, losses, validated = zip(*curves(tmp_path)["decoder"], strict=True)
+    assert steps == (2, 4)
+    assert all(loss > 0 for loss in losses)
+    assert validated[0] is None and validated[-1] > 0  # the part that was stopped had no validation
 
 
 def test_another_configuration_is_not_continued(tmp_path):

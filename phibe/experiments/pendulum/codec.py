@@ -157,9 +157,17 @@ class CodecConfig:
 
 
 def fit_codec(
-    draw: Draw, config: CodecConfig | None = None, *, out: str | Path | None = None, progress: bool = True
+    draw: Draw,
+    config: CodecConfig | None = None,
+    *,
+    validation: Draw | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
 ) -> GeometryCodec:
-    """A codec trained on the pairs of frames that `draw` gives; in a folder `out` a run that was stopped resumes."""
+    """A codec trained on the pairs of frames that `draw` gives; in a folder `out` a run that was stopped resumes.
+
+    At every checkpoint the loss of the same few pairs of `validation` is noted: see `curves`.
+    """
     config = config or CodecConfig()
     with seeded(config.seed):
         codec = GeometryCodec().to(device := pick(config.accelerator))
@@ -177,7 +185,7 @@ def fit_codec(
         return reconstruction(both, codec.decode(z + noise))
 
     codec.train()
-    descent = Descent(draw, config, Path(out) if out else None, progress)
+    descent = Descent(draw, validation, config, Path(out) if out else None, progress)
     descent.run("encoder", codec.encoder, distances)
     codec.eval()
     descent.run("decoder", codec.decoder, images, piece=PIECE)
@@ -189,6 +197,7 @@ class Descent:
     """What the training of encoder and decoder shares: where frames come from, the schedule, and the files."""
 
     draw: Draw
+    validation: Draw | None
     config: CodecConfig
     folder: Path | None
     progress: bool
@@ -200,7 +209,7 @@ class Descent:
         """
         steps, batch = (getattr(self.config, f"{name}_{what}") for what in ("steps", "batch"))
         optimiser = Adam(network.parameters(), lr=self.config.learning_rate)
-        first = self._open(network, optimiser, name)
+        first, curve = self._open(network, optimiser, name)
         with tqdm(total=steps, initial=first, desc=name, unit="step", disable=not self.progress) as bar:
             for step in range(first, steps):
                 generator = torch.Generator().manual_seed(seed_of(self.config.seed, PARTS.index(name), step))
@@ -217,7 +226,21 @@ class Descent:
                 bar.update()
                 if (step + 1) % self.config.checkpoint_every == 0 or step + 1 == steps:
                     bar.set_postfix(loss=value)
-                    self._save(network, optimiser, name, step + 1)
+                    curve.append([step + 1, value, self._validate(network, loss)])
+                    self._save(network, optimiser, name, step + 1, curve)
+
+    @torch.no_grad()
+    def _validate(self, network: nn.Module, loss: Callable[..., Tensor], *, pairs: int = 500) -> float | None:
+        """The loss of the same validation pairs each time, with the same noise."""
+        if self.validation is None:
+            return None
+        generator, training = torch.Generator().manual_seed(seed_of(self.config.seed, len(PARTS))), network.training
+        network.eval()
+        parts = (part.split(100) for part in self.validation(pairs, generator))
+        device = next(network.parameters()).device
+        losses = [float(loss(x.to(device), after.to(device), generator)) for x, after in zip(*parts, strict=True)]
+        network.train(training)
+        return sum(losses) / len(losses)
 
     def _rate(self, done: float) -> float:
         low = self.config.floor
@@ -226,16 +249,16 @@ class Descent:
     def _file(self, name: str) -> Path | None:
         return self.folder / f"{name}.safetensors" if self.folder else None
 
-    def _save(self, network: nn.Module, optimiser: Adam, name: str, step: int) -> None:
+    def _save(self, network: nn.Module, optimiser: Adam, name: str, step: int, curve: list[Any]) -> None:
         if (file := self._file(name)) is not None:
             tensors = join(network=network.state_dict(), optimiser=optimiser_tensors(optimiser))
-            save_tensors(file, tensors, {"step": step, "config": self._identity(name)})
+            save_tensors(file, tensors, {"step": step, "curve": curve, "config": self._identity(name)})
 
-    def _open(self, network: nn.Module, optimiser: Adam, name: str) -> int:
-        """The step to go on from; a run of another configuration is not continued."""
+    def _open(self, network: nn.Module, optimiser: Adam, name: str) -> tuple[int, list[Any]]:
+        """The step to go on from and the curve so far; a run of another configuration is not continued."""
         file = self._file(name)
         if file is None or not file.exists():
-            return 0
+            return 0, []
         tensors, facts = load_tensors(file)
         if facts["config"] != self._identity(name):
             raise ValueError(
@@ -243,12 +266,17 @@ class Descent:
             )
         network.load_state_dict(part(tensors, "network"))
         restore_optimiser(optimiser, part(tensors, "optimiser"))
-        return facts["step"]
+        return facts["step"], facts["curve"]
 
     def _identity(self, name: str) -> dict[str, Any]:
         """What makes two runs of a part the same: the decoder's steps are nothing to the encoder."""
         others = PARTS[1:] if name == PARTS[0] else ()
         return {k: value for k, value in asdict(self.config).items() if k not in WHERE and not k.startswith(others)}
+
+
+def curves(folder: str | Path) -> dict[str, list[Any]]:
+    """Of the codec trained in a folder, for both parts: step, loss of the last batch, loss of the validation pairs."""
+    return {name: load_tensors(Path(folder) / f"{name}.safetensors")[1]["curve"] for name in PARTS}
 
 
 # -- what that needs ---------------------------------------------------------------------------------------------------

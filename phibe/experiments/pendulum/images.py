@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from phibe.experiments import plan
 from phibe.experiments.conditioned import with_velocity
 from phibe.experiments.pendulum.acrobot import RATE
-from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, fit_codec, plan_codec
+from phibe.experiments.pendulum.codec import CodecConfig, GeometryCodec, curves, fit_codec, plan_codec
 from phibe.experiments.pendulum.rendering import GHOST, pose_error, read_pose, render
 from phibe.experiments.pendulum.states import PAPER_TRAINING, SMOKE_FLOWS, FlowConfig, observe, trained_flow
 from phibe.experiments.report import Experiment, Measured, committed, committed_weights, in_half
@@ -27,7 +27,9 @@ from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.trajectories import Trajectories
 
-CODEC = CodecConfig(encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
+CODEC = CodecConfig(encoder_steps=7000, decoder_steps=19_000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
+VALIDATION = 0.1
+"""The fraction of the training paths that codec and flows are validated on, and never trained on."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,13 @@ def measure(config: Config, fits: Path) -> Measured:
     Frames are rendered when they are needed, which is faster than storing them.
     """
     train, test = observe(config)
-    codec = fit_codec(draws(train), config.codec, out=fits / "codec")
+    fitted, validation = train.split(VALIDATION, seed=config.seed)
+    codec = fit_codec(draws(fitted), config.codec, validation=draws(validation), out=fits / "codec")
     latents = encode(codec, train)
     clips = Clips(codec, test, config)
     results: dict[str, Any] = {
         **geometry(codec, test, config),
+        "codec_training": curves(fits / "codec"),
         "horizon": [k / RATE for k in range(config.horizon + 1)],
         "starts": list(config.starts),
         "codec": clips.score(lambda start: codec.encode_paths(render(clips.truth(start)))),
