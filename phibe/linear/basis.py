@@ -217,7 +217,7 @@ class Folds(NamedTuple):
 def _solve(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
     """(G + ridge·diag G)⁻¹ M, in the units in which the diagonal is one."""
     unit = _units(gram, 1e-14 * gram.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True))[..., None]
-    scaled = gram * unit * unit.mT + torch.diag_embed(torch.where(unit[..., 0] > 0, ridge, 1.0 + ridge))
+    scaled = gram * unit * unit.mT + torch.diag_embed(ridge + (unit[..., 0] == 0).double())
     return unit * torch.linalg.solve(scaled, unit * moment)
 
 

@@ -27,7 +27,7 @@ from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.trajectories import Trajectories
 
-CODEC = CodecConfig(encoder_steps=7000, decoder_steps=19_000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
+CODEC = CodecConfig(decoder_batch=16, learning_rate=1e-3, floor=0.02)
 VALIDATION = 0.1
 """The fraction of the training paths that codec and flows are validated on, and never trained on."""
 
