@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from phibe import OU, Flow
 from phibe.experiments import EXPERIMENTS, experiment, ou
-from phibe.experiments.report import ARTIFACTS, Experiment, Report, committed, committed_weights, keep
+from phibe.experiments.report import ARTIFACTS, Experiment, Measured, Report, committed, committed_weights, keep
 from phibe.experiments.video.features import embedded
 from phibe.linear.affine import AffineField
 from phibe.metrics import velocity_error
@@ -55,7 +55,7 @@ class Draws:
 def test_a_new_experiment_is_a_configuration_and_what_measures_with_it(tmp_path):
     def measure(config, fits):
         x = torch.randn(config.draws, generator=torch.Generator().manual_seed(config.seed))
-        return {"mean": float(x.mean()), "fits": str(fits)}, {"x": x}
+        return Measured({"mean": float(x.mean()), "fits": str(fits)}, {"x": x})
 
     toy = Experiment("toy", {"smoke": Draws(), "laptop": Draws(1000)}, measure)
     report = toy.run("smoke", out=tmp_path, config=Draws(20, seed=3))
@@ -63,6 +63,7 @@ def test_a_new_experiment_is_a_configuration_and_what_measures_with_it(tmp_path)
     assert len(x) == 20 == report.config["draws"]
     assert Report.open(tmp_path)["mean"] == float(x.mean()) != toy.run("smoke", out=tmp_path)["mean"]
     assert report["fits"] == str(tmp_path / "fits")
+    assert report.command == "phibe run toy --preset smoke --draws 20 --seed 3"
     with pytest.raises(ValueError, match="one of smoke, laptop; got 'paper'"):
         toy.run("paper", out=tmp_path)
     with pytest.raises(ValueError, match="one of ou_theory, .* got 'toy'"):

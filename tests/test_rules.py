@@ -5,7 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from phibe.experiments.report import COLUMNS, interval, verdict
+from phibe.experiments.report import (
+    COLUMNS,
+    Choice,
+    Claim,
+    Report,
+    findings,
+    findings_text,
+    interval,
+    slope_interval,
+    verdict,
+)
 
 
 def coverage(level: float, statistic=np.mean, size: int = 80, trials: int = 400) -> float:
@@ -56,10 +66,15 @@ def test_the_same_seed_gives_the_same_interval():
         ((-1.0, 1.0), "above", 0.0, "undecided"),
         ((0.0, 1.0), "above", 0.0, "undecided"),  # to touch is not to differ
         ((1.0, 2.0), "below", 3.0, "reproduced"),
+        ((0.8, 1.2), "near", 1.0, "reproduced"),  # within a tolerance of 0.2
+        ((0.7, 1.1), "near", 1.0, "undecided"),
+        ((0.7, 1.3), "near", 1.0, "undecided"),
+        ((1.15, 1.3), "near", 1.0, "undecided"),
+        ((0.1, 0.7), "near", 1.0, "opposite"),
     ],
 )
 def test_a_verdict_follows_from_the_side_of_the_whole_interval(ends, claimed, reference, found):
-    assert verdict(ends, claimed, reference) == found
+    assert verdict(ends, claimed, reference, tolerance=0.2 + 1e-9) == found
 
 
 @pytest.mark.parametrize("values", [[1.0], [[1.0, 2.0]], [1.0, math.nan], []])
@@ -69,7 +84,7 @@ def test_what_has_no_interval_is_refused(values):
 
 
 def test_a_wrong_side_or_interval_is_refused():
-    with pytest.raises(ValueError, match="'below' or 'above'"):
+    with pytest.raises(ValueError, match="'below', 'above' or 'near'"):
         verdict((0.0, 1.0), "better")
     with pytest.raises(ValueError, match="lower end"):
         verdict((math.nan, 1.0))
@@ -77,3 +92,37 @@ def test_a_wrong_side_or_interval_is_refused():
 
 def test_the_columns_are_those_of_every_comparison():
     assert list(COLUMNS) == ["text", "code", "best flow", "controls"]
+
+
+def test_the_interval_of_a_slope_holds_the_true_order_and_widens_with_the_noise():
+    sizes, generator = np.array([10, 20, 40, 80]), np.random.default_rng(5)
+    for noise in (0.02, 0.2):
+        errors = 3.0 * sizes[:, None] ** -0.5 * np.exp(noise * generator.standard_normal((4, 5)))
+        slope, (low, high) = slope_interval(sizes, errors)
+        assert low < slope < high
+        assert slope == pytest.approx(-0.5, abs=noise)
+        assert high - low == pytest.approx(2 * 1.96 * noise / math.sqrt(5 * 5 * math.log(2) ** 2), rel=0.5)
+
+
+def test_a_choice_is_the_candidate_with_the_least_score():
+    assert Choice("integrator", "error", {"euler": 2.0, "rk4": 1.0}).chosen == "rk4"
+
+
+def claim(column: str, value: float, said: str = "", **more) -> Claim:
+    base = Claim("Figure 1", "it holds", column, f"method of {column}", "error", value, value - 1, value + 1, said)
+    return base._replace(**more)
+
+
+def test_findings_put_the_columns_of_a_claim_side_by_side_and_never_mix_them():
+    facts = {"preset": "laptop", "config": {}, "results": {}, "seconds": 1.0, "device": "cpu", "versions": {}}
+    claims = [claim("text", 1, "opposite"), claim("best flow", 2, "reproduced"), claim("controls", 3)]
+    other = claim("text", 4, "undecided", claim="another")
+    rows = findings([Report("toy", claims=[*claims, other], **facts), Report("bare", **facts)])
+    assert [(row.experiment, row.claim) for row in rows] == [("toy", "it holds"), ("toy", "another")]
+    assert {column: [c.value for c in cells] for column, cells in rows[0].cells.items()} == {
+        "text": [1],
+        "code": [],
+        "best flow": [2],
+        "controls": [3],
+    }
+    assert "text       method of text               1 [0, 2]  opposite" in findings_text(rows)

@@ -2,7 +2,6 @@
 
 Help and usage errors answer at once: torch, scipy, pandas and HoloViews are imported inside the commands, after their
 options have been read.
-import io
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe list                  the experiments of the paper, and what each measures
   phibe run NAME              run one: --preset smoke (seconds), laptop (minutes, some hours), paper (published sizes);
                               --plan says what that needs and runs nothing
+  phibe findings              the claims of the paper with numbers, intervals and verdicts, from the reports
   phibe artifacts             run all of them at laptop scale, some hours, and renew artifacts/
   phibe serve                 the book and the apps on http://localhost:5006
 
@@ -84,6 +84,7 @@ def find_command(name: str) -> Callable[[list[str]], None]:
         "objectives": experiments.list_objectives,
         "list": experiments.list_all,
         "run": experiments.run,
+        "findings": experiments.findings,
         "artifacts": experiments.artifacts,
         "serve": experiments.serve_all,
     }

@@ -1,7 +1,8 @@
-"""Commands for what the project itself shows: list, objectives, run, artifacts, serve."""
+"""Commands for what the project itself shows: list, objectives, run, findings, artifacts, serve."""
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -81,6 +82,22 @@ def _preset(arguments: list[str]) -> str:
     if preset not in PRESETS:
         raise ValueError(f"the preset must be one of {', '.join(PRESETS)}; got {preset!r}.")
     return preset
+
+
+def findings(arguments: list[str]) -> None:
+    about = "The claims of the paper, and what each method says of them: a number, its 95 % interval, a verdict."
+    options = Options("findings", about, "[--json]")
+    options.add("--json", bool, False, help="print JSON")
+    as_json = options.parse(arguments)["json"]
+
+    from phibe.experiments.report import COLUMNS, findings, findings_text, reports
+
+    rows = findings(reports())
+    if as_json:
+        cells = [{name: [c._asdict() for c in claims] for name, claims in row.cells.items()} for row in rows]
+        found = [row._asdict() | {"cells": cell} for row, cell in zip(rows, cells, strict=True)]
+        return print(json.dumps(found, indent=2, ensure_ascii=False))
+    print("\n".join(f"{name:10} {meaning}" for name, meaning in COLUMNS.items()), findings_text(rows), sep="\n\n")
 
 
 def artifacts(arguments: list[str]) -> None:

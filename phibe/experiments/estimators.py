@@ -101,7 +101,7 @@ def measure(config: Config, fits: Path) -> Measured:
         "noise": _noise(OU.reversible(), config),
         "networks": _networks(config, fits),
     }
-    return results, {}
+    return Measured(results)
 
 
 def _bias(ou: OU, config: Config) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def measure_nonlinear(config: NonlinearConfig, fits: Path) -> Measured:
     jobs = [partial(learn_well, config, fits, name) for name in LEARNERS]
     run_all(jobs, workers=config.workers, accelerator=config.training.accelerator)
     systems = {name: _system(make(), config, name) for name, make in SYSTEMS.items()}
-    return {"well": _well(config, fits), "systems": systems}, {}
+    return Measured({"well": _well(config, fits), "systems": systems})
 
 
 def observe_well(config: NonlinearConfig, *, seed: int) -> Trajectories:

@@ -92,7 +92,7 @@ def measure_affine(config: AffineConfig, fits: Path) -> Measured:
         thin = _thinned(flow, config)
         weights |= {f"{name}.{part}": tensor.float() for part, tensor in thin.state_dict().items()}
         weights[f"{name}.times"] = thin.times
-    return results, weights
+    return Measured(results, weights)
 
 
 def observation_times(config: AffineConfig, horizon: float) -> Tensor:
@@ -251,7 +251,8 @@ def measure_mlp(config: MLPConfig, fits: Path) -> Measured:
         "by_times": _sweep(ou, config, fits, times=config.sweep_times, paths=(config.sweep_times_paths,)),
         "by_paths": _sweep(ou, config, fits, times=(config.sweep_paths_times,), paths=config.sweep_paths),
     }
-    return results, load_file(_folder(fits, config.paths, config.times, config.seeds[0]) / "weights.safetensors")
+    weights = load_file(_folder(fits, config.paths, config.times, config.seeds[0]) / "weights.safetensors")
+    return Measured(results, weights)
 
 
 def restored(weights: dict[str, Tensor], config: MLPConfig) -> Flow:

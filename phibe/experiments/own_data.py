@@ -68,7 +68,7 @@ PRESETS = {
 
 def measure(config: Config, fits: Path) -> Measured:
     """Fit every other observation of each system, and compare the flow with the others."""
-    return {name: measure_system(name, config) for name in tqdm(SYSTEMS, unit="system")}, {}
+    return Measured({name: measure_system(name, config) for name in tqdm(SYSTEMS, unit="system")})
 
 
 def observe(name: str, config: Config, *, seed: int) -> Trajectories:

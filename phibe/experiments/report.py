@@ -11,8 +11,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from phibe.experiments import EXPERIMENTS
 from phibe.files import copy, write_json, writing
 from phibe.training.devices import pick
 from phibe.training.tensors import save_tensors
@@ -33,9 +35,52 @@ class MissingData(ValueError):
     """An experiment needs files that are not part of the project; the message says which and where."""
 
 
+class Protocol(NamedTuple):
+    """One item of a protocol: what the paper states, what is assumed where it is silent, for all methods alike, and
+    what differs here, with the reason; each may be empty."""
+
+    item: str
+    stated: str = ""
+    assumed: str = ""
+    differs: str = ""
+
+
+class Choice(NamedTuple):
+    """What was chosen on validation data: the candidates with their scores, of which the least wins."""
+
+    what: str
+    score: str
+    candidates: dict[str, float]
+
+    @property
+    def chosen(self) -> str:
+        return min(self.candidates, key=lambda name: self.candidates[name])
+
+
+class Claim(NamedTuple):
+    """What a method of one column says of a claim of the paper, in one number with its 95 % interval.
+
+    `where` is the place in the paper, `measure` what the number is. A control has no verdict: the claim is not of it.
+    """
+
+    where: str
+    claim: str
+    column: str
+    method: str
+    measure: str
+    value: float
+    low: float
+    high: float
+    verdict: str = ""
+
+
 @dataclass(frozen=True)
 class Report:
-    """What one run measured: every number that the book, the README or an app shows of it."""
+    """What one run measured: every number that the book, the README or an app shows of it.
+
+    `seconds` are those of the last part of a run that was `resumed`; `data` has a hash of each set, `evaluations` how
+    often each method calls its network for a frame.
+    """
 
     experiment: str
     preset: str
@@ -44,6 +89,13 @@ class Report:
     seconds: float
     device: str
     versions: dict[str, str]
+    command: str = ""
+    resumed: bool = False
+    data: dict[str, str] = field(default_factory=dict)
+    evaluations: dict[str, float] = field(default_factory=dict)
+    protocol: list[Any] = field(default_factory=list)
+    choices: list[Any] = field(default_factory=list)
+    claims: list[Any] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         return self.results[name]
@@ -52,15 +104,24 @@ class Report:
     def open(folder: str | Path) -> Report:
         path = Path(folder) / "report.json"
         try:
-            return Report(**json.loads(path.read_text("utf8")))
+            read = json.loads(path.read_text("utf8"))
+            rows = {"protocol": Protocol, "choices": Choice, "claims": Claim}
+            return Report(**read | {name: [kind(*row) for row in read.get(name, [])] for name, kind in rows.items()})
         except FileNotFoundError:
             raise ValueError(f"There is no report in {folder}. Run the experiment first: `phibe run NAME`.") from None
         except (json.JSONDecodeError, TypeError) as error:
             raise ValueError(f"{path} is not a report of this project: {error}") from error
 
 
-Measured = tuple[dict[str, Any], dict[str, Tensor]]
-"""Numbers for the report, and tensors for the file of weights."""
+class Measured(NamedTuple):
+    """Numbers for the report, tensors for the file of weights, and what else a report says of them."""
+
+    results: dict[str, Any]
+    weights: dict[str, Tensor] = {}  # noqa: RUF012  # never changed
+    claims: Sequence[Claim] = ()
+    choices: Sequence[Choice] = ()
+    data: dict[str, str] = {}  # noqa: RUF012
+    evaluations: dict[str, float] = {}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -68,13 +129,14 @@ class Experiment:
     """A configuration for each preset, `measure(config, fits)`, which runs one, and `plan(config)`, what it needs.
 
     Whatever is trained is saved in the folder `fits`, from where a run that was stopped resumes. A plan is a
-    `phibe.experiments.plan.Needs`.
+    `phibe.experiments.plan.Needs`; the `protocol` compares with that of the paper.
     """
 
     name: str
     presets: dict[str, Any]
     measure: Callable[[Any, Path], Measured]
     plan: Callable[[Any], Any] | None = None
+    protocol: tuple[Protocol, ...] = ()
 
     def run(self, preset: str = "laptop", *, out: Path | None = None, config: Any = None) -> Report:
         """Measure, and leave config, weights and report in `out` (default: runs/NAME/PRESET), each file whole.
@@ -85,16 +147,43 @@ class Experiment:
             raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")
         config = config or self.presets[preset]
         out = out or Path("runs") / self.name / preset
-        began, settings = time.perf_counter(), asdict(config)
+        began, settings, resumed = time.perf_counter(), asdict(config), (out / "fits").exists()
         with writing(out, f"the experiment {self.name}", keys=settings):
-            results, weights = self.measure(config, out / "fits")
-            seconds, device = round(time.perf_counter() - began, 1), pick("auto").type
-            report = Report(self.name, preset, settings, results, seconds, device, versions())
+            found = self.measure(config, out / "fits")
+            report = Report(
+                experiment=self.name,
+                preset=preset,
+                config=settings,
+                results=found.results,
+                seconds=round(time.perf_counter() - began, 1),
+                device=pick("auto").type,
+                versions=versions(),
+                command=" ".join([f"phibe run {self.name} --preset {preset}", *changed(self.presets[preset], config)]),
+                resumed=resumed,
+                data=found.data,
+                evaluations=found.evaluations,
+                protocol=list(self.protocol),
+                choices=list(found.choices),
+                claims=list(found.claims),
+            )
             write_json(out / "config.json", settings)
-            if weights:
-                save_tensors(out / "weights.safetensors", weights)
+            if found.weights:
+                save_tensors(out / "weights.safetensors", found.weights)
             write_json(out / "report.json", asdict(report))
         return report
+
+
+def changed(preset: Any, config: Any, within: str = "--") -> list[str]:
+    """The options of `phibe run` that make this configuration of the preset."""
+    options: list[str] = []
+    for name in (one.name for one in fields(preset)):
+        usual, own = getattr(preset, name), getattr(config, name)
+        if is_dataclass(usual):
+            options += changed(usual, own, f"{within}{name}.")
+        elif usual != own:
+            text = ",".join(map(str, own)) if isinstance(own, tuple) else str(own)
+            options.append(f"{within}{name} {text}".replace("_", "-"))
+    return options
 
 
 def versions() -> dict[str, str]:
@@ -153,22 +242,83 @@ def interval(
 
 
 def verdict(
-    interval: tuple[float, float], claimed: Literal["below", "above"] = "below", reference: float = 0.0
+    interval: tuple[float, float],
+    claimed: Literal["below", "above", "near"] = "below",
+    reference: float = 0.0,
+    *,
+    tolerance: float = 0.0,
 ) -> Verdict:
     """Whether a claim is reproduced: the whole interval is on the claimed side of the reference, on the other, or on
-    neither.
+    neither. `near`, for an order of convergence, claims that it lies within a tolerance of the reference.
 
     >>> verdict((-0.3, -0.1)), verdict((0.1, 0.3)), verdict((-0.1, 0.3)), verdict((0.1, 0.3), "above")
     ('reproduced', 'opposite', 'undecided', 'reproduced')
+    >>> verdict((0.9, 1.1), "near", 1.0, tolerance=0.2), verdict((0.4, 0.6), "near", 1.0, tolerance=0.2)
+    ('reproduced', 'opposite')
     """
-    if claimed not in ("below", "above"):
-        raise ValueError(f"`claimed` must be 'below' or 'above'; got {claimed!r}.")
+    if claimed not in ("below", "above", "near"):
+        raise ValueError(f"`claimed` must be 'below', 'above' or 'near'; got {claimed!r}.")
     low, high = interval
     if not low <= high:
         raise ValueError(f"An interval goes from its lower end to its upper one; got {low:g} to {high:g}.")
+    if claimed == "near":  # how far the ends are from the reference, beyond the tolerance
+        reach = max(abs(low - reference), abs(high - reference))
+        away = 0.0 if low <= reference <= high else min(abs(low - reference), abs(high - reference))
+        return "reproduced" if reach <= tolerance else "opposite" if away > tolerance else "undecided"
     if low <= reference <= high:
         return "undecided"
     return "reproduced" if (high < reference) == (claimed == "below") else "opposite"
+
+
+def slope_interval(sizes: Any, errors: Any, *, seed: int = 0, resamples: int = 2000) -> tuple[float, Interval]:
+    """The order of convergence of errors (size, seed), from their geometric means, and its 95 % bootstrap interval over
+    the seeds: of each size so many are drawn as there are."""
+    logs, generator = np.log(np.asarray(errors, dtype=np.float64)), np.random.default_rng(seed)
+    drawn = generator.integers(logs.shape[1], size=(resamples, *logs.shape))
+    means = np.take_along_axis(np.broadcast_to(logs, drawn.shape), drawn, axis=2).mean(2)
+    slopes = np.polyfit(np.log(np.asarray(sizes, dtype=np.float64)), means.T, 1)[0]
+    low, high = np.quantile(slopes, [0.025, 0.975])
+    return rate(sizes, np.exp(logs.mean(1))), Interval(float(low), float(high))
+
+
+class Row(NamedTuple):
+    """A claim of the paper, what is measured, and by column what the reports say of it."""
+
+    experiment: str
+    where: str
+    claim: str
+    measure: str
+    cells: dict[str, list[Claim]]
+
+
+def findings(reports: Sequence[Report]) -> list[Row]:
+    """The claims of the reports, one row each, with their columns side by side."""
+    rows: dict[tuple[str, ...], Row] = {}
+    for report in reports:
+        for claim in report.claims:
+            key = (report.experiment, claim.where, claim.claim, claim.measure)
+            cells = rows.setdefault(key, Row(*key, {column: [] for column in COLUMNS})).cells
+            cells[claim.column].append(claim)
+    return list(rows.values())
+
+
+def findings_text(rows: Sequence[Row]) -> str:
+    """The table of `phibe findings`: under each claim a line for each method, with its number, interval and verdict."""
+    lines: list[str] = []
+    for experiment, group in groupby(rows, key=lambda row: row.experiment):
+        lines += ["", experiment]
+        for row in group:
+            lines.append(f"  {row.where}: {row.claim} ({row.measure})")
+            for column, claims in row.cells.items():
+                for c in claims:
+                    interval = "" if c.low == c.high else f" [{c.low:.3g}, {c.high:.3g}]"
+                    lines.append(f"    {column:10} {c.method:28} {c.value:.3g}{interval}  {c.verdict}".rstrip())
+    return "\n".join(lines[1:])
+
+
+def reports() -> list[Report]:
+    """All laptop reports that come with the project, in the order of the experiments."""
+    return [committed(name) for name in EXPERIMENTS if (ARTIFACTS / name / "report.json").exists()]
 
 
 # -- what comes with the project ---------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ PRESETS = {
 
 def measure(config: Config, fits: Path) -> Measured:
     """Every rate that the theorems claim, for both OU processes."""
-    return {name: _bias(make(), config) | _sampling(make(), config, name) for name, make in PROCESSES.items()}, {}
+    return Measured({name: _bias(make(), config) | _sampling(make(), config, name) for name, make in PROCESSES.items()})
 
 
 # -- population ----------------------------------------------------------------------------------------------------

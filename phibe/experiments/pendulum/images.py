@@ -27,7 +27,7 @@ from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.trajectories import Trajectories
 
-CODEC = CodecConfig(decoder_batch=16, learning_rate=1e-3, floor=0.02)
+CODEC = CodecConfig(encoder_steps=1500, decoder_steps=3000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
 VALIDATION = 0.1
 """The fraction of the training paths that codec and flows are validated on, and never trained on."""
 
@@ -96,7 +96,7 @@ def measure(config: Config, fits: Path) -> Measured:
             rolled = clips.score(lambda start, flow=flow, method=method: clips.rollout(flow, start, method))
             results["flows"][f"{objective}, {method}"] = rolled
         weights |= in_half(objective, network_of(flow).state_dict())
-    return results, weights
+    return Measured(results, weights)
 
 
 # -- data and fits -----------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def measure(config: Config, fits: Path) -> Measured:
         flow = learn(train, objective, config=config, fits=fits)
         for method in config.integrators:
             results["flows"][f"{objective}, {method}"] = stretches.score(flow, method)
-    return results, {}
+    return Measured(results)
 
 
 def _folder(config: Config, fits: Path) -> Path:

@@ -118,7 +118,7 @@ def measure(config: Config, fits: Path) -> Measured:
             }
         if inputs == config.inputs[-1] or (objective, inputs) == ("phibe", "time"):
             weights |= in_half(f"{objective}.{inputs}", network_of(flow).state_dict())
-    return results, weights
+    return Measured(results, weights)
 
 
 # -- data and fits -----------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def measure(config: Config, fits: Path) -> Measured:
         if (folder / "weights.safetensors").exists():
             tensors = load_file(folder / "weights.safetensors")
             weights |= {f"{key}.{name}.{part}": _half(value) for part, value in tensors.items()}
-    return results, weights
+    return Measured(results, weights)
 
 
 def _training(folder: Path) -> dict[str, Any]:

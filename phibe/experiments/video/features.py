@@ -265,7 +265,7 @@ def measure(config: Config, fits: Path) -> Measured:
         "levels": {name: list(levels) for name, (_, levels) in CORRUPTIONS.items()},
         "distances": found,
     }
-    return results, features.state_dict()
+    return Measured(results, features.state_dict())
 
 
 def learn(scenes: Scenes, config: Config) -> FigureFeatures:

@@ -183,7 +183,7 @@ def measure(config: Config, fits: Path) -> Measured:
         weights |= {f"clips.{label}": clip for label, clip in load_file(folder / CLIPS).items()}
         if (folder / WEIGHTS).exists():
             weights |= {f"{name}.{key}": _half(value) for key, value in load_file(folder / WEIGHTS).items()}
-    return results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("clips.")}
+    return Measured(results, weights if config.kept else {k: v for k, v in weights.items() if k.startswith("clips.")})
 
 
 def _half(tensor: Tensor) -> Tensor:
