@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from bokeh.models import ColumnDataSource, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
-from flow_film import PENDULUM, WELL, Columns, Setting, second
+from flow_setting import PENDULUM, WELL, Columns, Setting, second
 from in_browser import unsynced
 from theme import figure, palette
 
@@ -19,7 +19,7 @@ SLICED = "Sliced W₂, dotted: two SDE ensembles"
 
 
 class Errors:
-    """Two figures. The `cursors` are at the frame on the screen, where a stage's script moves them."""
+    """Two figures. The `cursors` are at the frame on the screen, where a figure's script moves them."""
 
     def __init__(self):
         self.colors = palette()
@@ -29,7 +29,7 @@ class Errors:
         self.figures = [self._figure(*names) for names in PLOTS]
 
     def show(self, columns: Columns, setting: Setting) -> None:
-        """Draw the curves of a film, each in the colour of its estimator."""
+        """Draw the curves of an animation, each in the colour of its estimator."""
         absent = np.full(len(columns["t"]), np.nan, np.float32)
         pendulum = setting.process == PENDULUM
         taken = {"velocity_error": "path_error", "speed": "divergence"} if pendulum else {}

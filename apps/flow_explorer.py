@@ -10,17 +10,17 @@ import panel as pn
 import param
 import torch
 from flow_errors import Errors
-from flow_film import EXACT, FRAMES, NONE, PENDULUM, WELL, Columns, Setting
+from flow_figure import ARROWS, CAMERAS, FlowFigure
 from flow_frames import frames
-from flow_stage import ARROWS, CAMERAS, Stage
-from flow_words import character, equations, failure, reading
+from flow_setting import EXACT, FRAMES, NONE, PENDULUM, WELL, Columns, Setting
+from flow_text import character, equations, failure, reading
 from in_browser import Buttons, copy_link, look_at, player
-from pendulum_stage import PendulumStage
+from pendulum_figure import PendulumFigure
 from run_list import links
 from run_view import SETTINGS as RUN
 from run_view import RunView, asked_for
 from theme import HALF, TALL, from_url, heading, place, prose, serve, share, to_url, wrap
-from well_stage import WellStage
+from well_figure import WellFigure
 
 from phibe.integrators import METHODS
 from phibe.objectives import OBJECTIVES
@@ -73,11 +73,11 @@ class FlowExplorer(pn.viewable.Viewer):
         super().__init__(**values)
         self.look = look_at(frame=self.frame, arrows=ARROWS.index(self.arrows), camera=CAMERAS.index(self.camera))
         self.errors = Errors()
-        kinds = (Stage, WellStage, PendulumStage)
-        self.stage, self.well, self.pendulum = (kind(self.look, self.errors.cursors) for kind in kinds)
+        kinds = (FlowFigure, WellFigure, PendulumFigure)
+        self.figure, self.well, self.pendulum = (kind(self.look, self.errors.cursors) for kind in kinds)
         self.player = player(FRAMES, self.look)
         self.problem = prose("", visible=False)
-        self.plane = place(self.stage.plane, TALL)
+        self.plane = place(self.figure.plane, TALL)
         self.line = pn.Column(place(self.well.density, share(0.62)), place(self.well.field, share(0.38)), **WIDE)
         portraits = pn.Column(*(place(plot, share(0.5)) for plot in self.pendulum.portraits))
         self.swing = wrap(pn.Column(place(self.pendulum.drawn, TALL)), portraits, basis=(260, 240))
@@ -122,15 +122,15 @@ class FlowExplorer(pn.viewable.Viewer):
         self.figures.loading = False
 
     def _draw(self, setting: Setting, columns: Columns) -> None:
-        """The film on the stage that it is made for; the others are emptied and put away."""
+        """Show the animation on the figure that it is made for, and empty and hide the others."""
         self.errors.show(columns, setting)
-        for view, stage in ((self.plane, self.stage), (self.line, self.well), (self.swing, self.pendulum)):
-            view.visible = stage is self._stage(setting)
-            stage.show(columns if view.visible else {}, setting.estimators)
+        for view, figure in ((self.plane, self.figure), (self.line, self.well), (self.swing, self.pendulum)):
+            view.visible = figure is self._stage(setting)
+            figure.show(columns if view.visible else {}, setting.estimators)
         self.shown = (setting, columns)
 
-    def _stage(self, setting: Setting) -> Stage | WellStage | PendulumStage:
-        return {WELL: self.well, PENDULUM: self.pendulum}.get(setting.process, self.stage)
+    def _stage(self, setting: Setting) -> FlowFigure | WellFigure | PendulumFigure:
+        return {WELL: self.well, PENDULUM: self.pendulum}.get(setting.process, self.figure)
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 
@@ -194,8 +194,8 @@ class FlowExplorer(pn.viewable.Viewer):
 
     def _figures(self) -> pn.Row:
         errors = (place(plot, HALF) for plot in self.errors.figures)
-        stage = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.swing, self.player)
-        return wrap(stage, pn.Column(*errors), basis=(500, 300))
+        figure = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.swing, self.player)
+        return wrap(figure, pn.Column(*errors), basis=(500, 300))
 
     def __panel__(self) -> pn.Column:
         words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))

@@ -1,4 +1,4 @@
-"""The flow explorer's frames: one setting in, every picture of its film out, as arrays for the browser."""
+"""The flow explorer's frames: one setting in, every frame of its animation out, as arrays for the browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pendulum_frames
 import torch
 import well_frames
-from flow_film import (
+from flow_setting import (
     EXACT,
     FAR,
     PARTICLES,
@@ -42,14 +42,14 @@ Affine = tuple[Tensor, Tensor]  # A (F, 2, 2) and b (F, 2)
 
 @lru_cache(maxsize=16)
 def frames(setting: Setting) -> Columns:
-    """The columns of a film, a row for each frame. Sessions share them. One is made at a time."""
+    """The columns of an animation, a row for each frame. Sessions share them. One is made at a time."""
     with LOCK:
-        make = {WELL: well_frames.film, PENDULUM: pendulum_frames.film}.get(setting.process, film)
+        make = {WELL: well_frames.animation, PENDULUM: pendulum_frames.animation}.get(setting.process, animation)
         return sendable(make(setting))
 
 
-def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:
-    """The film of a linear process: simulate, fit, integrate, compare."""
+def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
+    """The animation of a linear process: simulate, fit, integrate, compare."""
     system = setting.system()
     seen, shown = simulate(setting)
     law = system.marginal(shown.times)
@@ -124,7 +124,7 @@ def _ellipse(law: Gaussian) -> Tensor:
 
 
 def _cameras(law: Gaussian, flow_laws: list[Gaussian]) -> dict[str, np.ndarray]:
-    """Boxes (centre, half widths) that hold all marginals and their trails: one follows, one holds the whole film."""
+    """Boxes (centre, half widths) that hold all marginals and their trails: one follows, one holds all frames."""
     spread = 3 * law.covariance.diagonal(dim1=1, dim2=2).sqrt()
     low, high = law.mean - spread, law.mean + spread
     for flow_law in flow_laws:  # one that runs away leaves the picture instead of shrinking everything else

@@ -84,7 +84,7 @@ class Buttons(Scripted, pn.widgets.RadioButtonGroup):
 
 
 class Range(Scripted, pn.widgets.IntRangeSlider):
-    """A range of whole numbers that only the browser is told: it sets two columns of `look`."""
+    """A range of whole numbers that stays in the browser: it sets two columns of `look`."""
 
     private = True
 

@@ -1,11 +1,11 @@
-"""The double pendulum's film: an ensemble of the SDE, trained flows from the same starts, and how far they part."""
+"""The double pendulum's animation: an ensemble of the SDE, trained flows from its starts, and how far they part."""
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
 
 import torch
-from flow_film import FRAMES, Setting, second
+from flow_setting import FRAMES, Setting, second
 from torch import Tensor
 
 from phibe.experiments.pendulum import states as pendulum_states
@@ -21,7 +21,7 @@ UNSEEN = 5000  # added to seeds: the flows were trained on paths of seed 0
 distance = partial(sliced_w2, directions=64)
 
 
-def film(setting: Setting) -> dict[str, Tensor]:
+def animation(setting: Setting) -> dict[str, Tensor]:
     """Simulate, roll out the trained flows, compare; a second flow's columns have `second` names."""
     seed, seconds = setting.seed, setting.horizon
     shown, energy = shown_frames(seconds), setting.system().energy
@@ -46,7 +46,7 @@ def film(setting: Setting) -> dict[str, Tensor]:
 
 
 def shown_frames(seconds: float) -> Tensor:
-    """Which of the observed frames, 1/30 s apart, the film shows: all of four seconds, every other one of eight."""
+    """Which of the observed frames, 1/30 s apart, are shown: all of four seconds, every other one of eight."""
     return torch.linspace(0, len(_times(seconds)) - 1, FRAMES, dtype=torch.float64).round().long()
 
 

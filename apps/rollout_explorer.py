@@ -1,4 +1,4 @@
-"""Scrub a double pendulum, or a film of a person, and its prediction frame by frame."""
+"""Scrub a double pendulum, or a clip of a person, and its prediction frame by frame."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import panel as pn
 import param
 import torch
 from in_browser import Buttons, copy_link, player
+from rollout_figure import RolloutFigure
 from rollout_frames import FRAMES, PATHS, STARTS, Columns, Setting, frames, objectives
-from rollout_stage import Stage
-from rollout_words import equations, failure, reading
+from rollout_text import equations, failure, reading
 from run_list import links
 from run_view import SETTINGS as RUN
 from run_view import RunView, asked_for
@@ -43,8 +43,8 @@ class RolloutExplorer(Working):
         super().__init__(**values)
         self.pendulum = self.source if self.source != VIDEO else "pictures"
         self.shown = (self.setting(), frames(self.setting()))
-        self.stage = Stage(self.shown[1], self.shown[0], frame=self.frame)
-        self.player = player(FRAMES, self.stage.look)
+        self.figure = RolloutFigure(self.shown[1], self.shown[0], frame=self.frame)
+        self.player = player(FRAMES, self.figure.look)
         self.problem = prose("", visible=False)
         self.figures = self._figures()
         self.video = VideoExplorer(**video or {})
@@ -66,7 +66,7 @@ class RolloutExplorer(Working):
             await self.work(frames, failure)
 
     def draw(self, setting: Setting, columns: Columns) -> None:
-        self.stage.show(columns, setting)
+        self.figure.show(columns, setting)
         self.shown = (setting, columns)
 
     @param.depends("source", watch=True)
@@ -92,7 +92,7 @@ class RolloutExplorer(Working):
 
     @param.depends("shown")
     def key(self) -> str:
-        return self.stage.key(self.shown[0].objective)
+        return self.figure.key(self.shown[0].objective)
 
     @param.depends("shown")
     def equations(self) -> str:
@@ -111,7 +111,7 @@ class RolloutExplorer(Working):
             heading("Flow"),
             pn.widgets.Select.from_param(self.param.objective, **WIDE),
             pn.widgets.Select.from_param(self.param.integrator, **WIDE),
-            copy_link(self.stage.look),
+            copy_link(self.figure.look),
             heading("Your runs"),
             prose(links("pictures"), css_classes=["small"]),
             **WIDE,
@@ -119,7 +119,7 @@ class RolloutExplorer(Working):
         return pn.Column(self.problem, self.figures, words, **WIDE), controls
 
     def _figures(self) -> pn.Column:
-        screens, curves = side_by_side(*self.stage.screens), side_by_side(self.stage.plane, self.stage.errors)
+        screens, curves = side_by_side(*self.figure.screens), side_by_side(self.figure.plane, self.figure.errors)
         return pn.Column(screens, self.player, prose(self.key, margin=(0, 10)), curves, **WIDE)
 
     def __panel__(self) -> pn.Column:

@@ -32,7 +32,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a film depends on: where the flow was learnt, the test path, where on it it starts, and how it is rolled."""
+    """What an animation depends on: where the flow was learnt, the test path, its start, and the integrator."""
 
     source: str = "pictures"
     path: int = 0
@@ -43,7 +43,7 @@ class Setting:
 
 @lru_cache(maxsize=32)
 def frames(setting: Setting) -> Columns:
-    """The columns of a film, a row for each frame. Sessions share them. One is made at a time."""
+    """The columns of an animation, a row for each frame. Sessions share them. One is made at a time."""
     with LOCK:
         return _film(setting)
 

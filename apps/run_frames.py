@@ -1,4 +1,4 @@
-"""The frames of a run: observed and carried states at each observed time, with their histograms, for the browser."""
+"""The frames of a run: observed and generated states at each observed time, with their histograms, for the browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flow_film import sendable
+from flow_setting import sendable
 from run_list import Run
 from torch import Tensor
 
@@ -26,7 +26,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a film depends on: the run, how it is integrated, the coordinates (or the path and the channel) shown."""
+    """What an animation depends on: the run, its integrator, the coordinates (or the path and the channel) shown."""
 
     run: Run
     method: str = "rk4"
@@ -49,7 +49,7 @@ def views(setting: Setting) -> tuple[Views, Flow, list[str]]:
 
 
 def frames(setting: Setting) -> Columns:
-    """The columns of a film, a row for each frame, and the names of the axes."""
+    """The columns of an animation, a row for each frame, and the names of the axes."""
     seen, flow, names = views(setting)
     make = _pictures if setting.run.kind == "pictures" else _vectors
     return make(setting, seen, flow) | {"names": names}
@@ -63,14 +63,14 @@ def _vectors(setting: Setting, seen: Views, flow: Flow) -> Columns:
     pair = setting.first % size, setting.second % size
     columns: dict[str, Tensor | np.ndarray] = {"t": seen.marks.times}
     for axis, i in zip("xy", pair, strict=True):
-        observed, carried = seen.observed[..., i].double(), seen.generated[..., i].double()
-        columns |= {f"samples_{axis}": observed.mT, f"particles_{axis}": carried.mT}
-        columns |= _bars(observed.mT, carried.mT, f"{axis}bars")
+        observed, generated = seen.observed[..., i].double(), seen.generated[..., i].double()
+        columns |= {f"samples_{axis}": observed.mT, f"particles_{axis}": generated.mT}
+        columns |= _bars(observed.mT, generated.mT, f"{axis}bars")
     return sendable(columns | _arrows(seen, flow, pair)) | _ends(seen, pair)
 
 
 def _arrows(seen: Views, flow: Flow, pair: tuple[int, int]) -> dict[str, Tensor]:
-    """Arrows from some particles to where they would be a twentieth of the film later."""
+    """Arrows from some particles to where they would be a twentieth of the animation later."""
     x = seen.generated[:ARROWS].movedim(1, 0)
     count = x.shape[1]
     t = seen.marks.times.to(x.dtype)
@@ -82,12 +82,12 @@ def _arrows(seen: Views, flow: Flow, pair: tuple[int, int]) -> dict[str, Tensor]
     return {f"arrows_{name}": part.double() for name, part in (ends | {"angle": angle}).items()}
 
 
-def _bars(observed: Tensor, carried: Tensor, name: str) -> dict[str, np.ndarray]:
-    """Densities of both in common bins, a row for each frame: bars of what was observed, steps of what was carried."""
+def _bars(observed: Tensor, generated: Tensor, name: str) -> dict[str, np.ndarray]:
+    """Densities of both in common bins, a row for each frame: bars of observed states, steps of generated ones."""
     known = observed[torch.isfinite(observed)].numpy()
     low, high = np.quantile(known, [0.001, 0.999])
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-    bars, steps = (np.stack([_density(row, edges) for row in part.numpy()]) for part in (observed, carried))
+    bars, steps = (np.stack([_density(row, edges) for row in part.numpy()]) for part in (observed, generated))
     every = np.tile(edges, (len(observed), 1))
     columns = {f"{name}_x": every[:, :-1], f"{name}_x1": every[:, 1:], f"{name}_y": bars}
     return columns | {f"{name}2_x": every, f"{name}2_y": np.concatenate([steps, steps[:, -1:]], 1)}
@@ -114,12 +114,12 @@ def _ends(seen: Views, pair: tuple[int, int]) -> Columns:
 
 def _pictures(setting: Setting, seen: Views, flow: Flow) -> Columns:
     path, channel = setting.first % len(seen.observed), setting.second % seen.observed.shape[2]
-    observed, carried = seen.observed[:, :, channel].double(), seen.generated[:, :, channel].double()
+    observed, generated = seen.observed[:, :, channel].double(), seen.generated[:, :, channel].double()
     known = observed[torch.isfinite(observed)]
     low, high = float(known.min()), float(known.max())
-    shown = {name: _bytes(part[path], low, high) for name, part in (("truth", observed), ("guess", carried))}
+    shown = {name: _bytes(part[path], low, high) for name, part in (("truth", observed), ("guess", generated))}
     some = max(1, len(observed) // 40)
-    rows = [part[::some].movedim(1, 0).flatten(1) for part in (observed, carried)]
+    rows = [part[::some].movedim(1, 0).flatten(1) for part in (observed, generated)]
     return sendable({"t": seen.marks.times} | _bars(rows[0], rows[1], "xbars")) | shown
 
 

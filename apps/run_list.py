@@ -1,4 +1,4 @@
-"""Runs of one's own: those below the folder that the server was told of, each by its name. No other path is opened."""
+"""Runs of one's own: those below the folder that the server was given, each by its name. No other path is opened."""
 
 from __future__ import annotations
 

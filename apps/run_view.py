@@ -11,9 +11,9 @@ from typing import Any
 import panel as pn
 import param
 from in_browser import copy_link, player
+from run_figure import RunFigure
 from run_frames import Columns, Setting, frames, views
 from run_list import listed
-from run_stage import RunStage
 from theme import HALF, TALL, chapter, equation, heading, place, prose, share, wrap
 
 from phibe.integrators import METHODS
@@ -40,8 +40,8 @@ class RunView(pn.viewable.Viewer):
         values.setdefault("run", next(iter(self.runs), None))
         values.setdefault("second", 1 if kind == "vectors" else 0)
         super().__init__(**values)
-        self.stage = RunStage(kind, frame=self.frame)
-        self.player = player(FRAMES, self.stage.look)
+        self.figure = RunFigure(kind, frame=self.frame)
+        self.player = player(FRAMES, self.figure.look)
         self.problem = prose("", visible=False)
         self.figures = self._figures()
         self._show(self.setting(), *self._work(self.setting()))
@@ -76,11 +76,11 @@ class RunView(pn.viewable.Viewer):
         if setting != self.setting():
             return  # a later call is on its way
         quality = setting.run.quality() if setting else {}
-        self.stage.show(columns or {}, self.objective(), quality)
+        self.figure.show(columns or {}, self.objective(), quality)
         if columns and setting:
             names = columns["names"][1:]
             pair = (setting.first, setting.second) if self.kind == "vectors" else (setting.second,)
-            self.stage.name_axes(*(names[i % len(names)] for i in pair))
+            self.figure.name_axes(*(names[i % len(names)] for i in pair))
         self.problem.param.update(object=f'<p class="note">{trouble}</p>' if trouble else "", visible=bool(trouble))
         self.figures.visible, self.figures.loading = columns is not None, False
         self.shown = columns
@@ -108,7 +108,7 @@ class RunView(pn.viewable.Viewer):
 
     @param.depends("shown")
     def key(self) -> str:
-        return self.stage.key(self.objective())
+        return self.figure.key(self.objective())
 
     def controls(self) -> pn.Column:
         return pn.Column(
@@ -118,7 +118,7 @@ class RunView(pn.viewable.Viewer):
             pn.Row(*self._choices(), **WIDE),
             heading("Flow"),
             pn.widgets.Select.from_param(self.param.method, **WIDE),
-            copy_link(self.stage.look),
+            copy_link(self.figure.look),
             **WIDE,
         )
 
@@ -137,11 +137,11 @@ class RunView(pn.viewable.Viewer):
 
     def _figures(self) -> pn.Row | pn.Column:
         """The plane with the rest beside it, or pictures side by side with the rest below them."""
-        small, key = [*self.stage.bars, self.stage.laws], prose(self.key, margin=(0, 10))
+        small, key = [*self.figure.bars, self.figure.laws], prose(self.key, margin=(0, 10))
         if self.kind == "vectors":
             side = pn.Column(*(place(plot, share(1 / len(small))) for plot in small))
-            return wrap(pn.Column(key, place(self.stage.main[0], TALL), self.player), side, basis=(480, 300))
-        rows = [wrap(*(place(plot, HALF) for plot in pair), basis=(260, 260)) for pair in (self.stage.main, small)]
+            return wrap(pn.Column(key, place(self.figure.main[0], TALL), self.player), side, basis=(480, 300))
+        rows = [wrap(*(place(plot, HALF) for plot in pair), basis=(260, 260)) for pair in (self.figure.main, small)]
         for part in (*rows[0], *rows[1]):
             part.styles = {**part.styles, "flex": "1 1 260px", "height": HALF}
         return pn.Column(rows[0], self.player, key, rows[1], **WIDE)

@@ -1,4 +1,4 @@
-"""Screens: what the stages that show films share."""
+"""Screens: what the figures that show animations share."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def cursor(plot: Figure, color: str) -> Span:
     return made
 
 
-def redraw(draw: CustomJS, *, look: ColumnDataSource, films: Iterable[ColumnDataSource], screens: list[Figure]) -> None:
-    """Run the script when the reader moves, when new films come, and when the screens change their size."""
+def redraw(
+    draw: CustomJS, *, look: ColumnDataSource, sources: Iterable[ColumnDataSource], screens: list[Figure]
+) -> None:
+    """Run the script when the reader moves, when new animations come, and when the screens change their size."""
     look.js_on_change("change", draw)
-    for film in films:
-        film.js_on_change("data", draw)
+    for source in sources:
+        source.js_on_change("data", draw)
     for plot in screens:
         for size in ("inner_width", "inner_height"):
             plot.js_on_change(size, draw)

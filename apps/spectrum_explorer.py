@@ -11,14 +11,14 @@ import panel as pn
 import param
 import torch
 from in_browser import Buttons, Range, copy_link, player
-from rollout_words import failure
+from jobs import Jobs, Superseded
+from rollout_text import failure
+from spectrum_figure import SpectrumFigure, screen
 from spectrum_frames import Rollout, Setting, drawn, frames, kept, known, menu
-from spectrum_stage import Stage, screen
-from spectrum_words import equations, missing, no_choice, progress, reading, title
+from spectrum_text import equations, missing, no_choice, progress, reading, title
 from theme import from_url, heading, place, prose, serve, to_url, wrap
-from turns import Superseded, Turns
 
-SETTINGS = ("film", "interval", "method", "integrator", "draw")
+SETTINGS = ("clip", "interval", "method", "integrator", "draw")
 LOOK = ("frame", "low", "high")
 WIDE = {"sizing_mode": "stretch_width"}
 HIGH = "clamp(180px, 25vh, 400px)"
@@ -37,7 +37,7 @@ def _choice(objects: Any, wanted: Any, label: str) -> param.Selector:
 class SpectrumExplorer(pn.viewable.Viewer):
     """The parameters in SETTINGS decide which rollout is computed, on the server; the browser scrubs it alone."""
 
-    film = param.Selector(default=1, objects=list(range(1, MENU.films + 1)), label="Test clip")
+    clip = param.Selector(default=1, objects=list(range(1, MENU.clips + 1)), label="Test clip")
     interval = _choice(MENU.intervals, 0.1, "Sampling interval")
     method = _choice(MENU.methods, "symmetric", "Method")
     integrator = _choice(MENU.integrators, "rk4", "Integrator")
@@ -52,13 +52,13 @@ class SpectrumExplorer(pn.viewable.Viewer):
     def __init__(self, **values):
         super().__init__(**values)
         self.high = max(self.low, self.high)
-        self.turns = Turns()
+        self.jobs = Jobs()
         asked = self.setting()
         first = asked if known(asked) else asked.still  # at once, until the first rollout is there
         self.shown = (first, frames(first))
         look = {name: getattr(self, name) for name in LOOK}
-        self.stage = Stage(self.shown[1], first, step=kept().config.intervals[0], **look)
-        self.player = player(MENU.frames, self.stage.look)
+        self.figure = SpectrumFigure(self.shown[1], first, step=kept().config.intervals[0], **look)
+        self.player = player(MENU.frames, self.figure.look)
         self.player.param.update(interval=100, loop_policy="loop")  # still going when the first rollout is there
         self.status = prose(title(first, False), margin=(0, 10))
         self.problem = prose("", visible=False)
@@ -67,7 +67,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
         """What the parameters ask for; what a method leaves no choice of is the same for all."""
         offered = MENU.methods[self.method]
         integrator = self.integrator if self.integrator in offered else next(iter(offered), "")
-        setting = Setting(self.film, self.interval, self.method, integrator, self.draw)
+        setting = Setting(self.clip, self.interval, self.method, integrator, self.draw)
         return setting if drawn(setting) else replace(setting, draw=1)
 
     # -- effects ---------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
         """A new rollout, worked out beside the server's loop; the old one stays on the screen until then."""
         setting, rollout, trouble = self.setting(), None, ""
         try:
-            rollout = await self.turns.take(partial(frames, setting), partial(self._tell, setting))
+            rollout = await self.jobs.take(partial(frames, setting), partial(self._tell, setting))
         except Superseded:
             return
         except Exception as problem:
@@ -97,7 +97,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
         if setting != self.setting():
             return  # a later call is on its way
         if rollout is not None:
-            self.stage.show(rollout, setting)
+            self.figure.show(rollout, setting)
             self.shown = (setting, rollout)
         self.status.object = title(self.shown[0], drawn(self.shown[0]))
         self.problem.param.update(object=trouble, visible=bool(trouble))
@@ -114,7 +114,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
 
     @param.depends("shown")
     def key(self) -> str:
-        return self.stage.key(*self.shown)
+        return self.figure.key(*self.shown)
 
     @param.depends("shown")
     def equations(self) -> str:
@@ -136,8 +136,8 @@ class SpectrumExplorer(pn.viewable.Viewer):
         shells = Range(name="Chosen shells k", start=1, end=MENU.shells, value=(self.low, self.high), **WIDE)
         again = pn.widgets.Button(name="New draw", disabled=self.certain, on_click=self.again, **WIDE)
         return pn.Column(
-            heading("Start: test film"),
-            Buttons.from_param(self.param.film, **WIDE),
+            heading("Start: test clip"),
+            Buttons.from_param(self.param.clip, **WIDE),
             heading("Sampling interval"),
             Buttons.from_param(self.param.interval, **WIDE),
             heading("Method"),
@@ -146,18 +146,20 @@ class SpectrumExplorer(pn.viewable.Viewer):
             prose(self.no_choice, css_classes=["small"]),
             again,
             heading("Spectrum"),
-            shells.steer_ends(self.stage.look, "low", "high"),
-            copy_link(self.stage.look, "low", "high"),
+            shells.steer_ends(self.figure.look, "low", "high"),
+            copy_link(self.figure.look, "low", "high"),
             **WIDE,
         )
 
     def __panel__(self) -> pn.Column:
-        stage = self.stage
-        screens = pn.Row(*map(screen, stage.screens.values()), styles=ROW, margin=(0, 10), **WIDE)
-        curves = wrap(*(place(plot, HIGH) for plot in (stage.spectrum, stage.errors, stage.shells)), basis=(250,) * 3)
+        figure = self.figure
+        screens = pn.Row(*map(screen, figure.screens.values()), styles=ROW, margin=(0, 10), **WIDE)
+        curves = wrap(
+            *(place(plot, HIGH) for plot in (figure.spectrum, figure.errors, figure.shells)), basis=(250,) * 3
+        )
         for part in curves:
             part.styles = {**part.styles, "flex": "1 1 250px", "height": HIGH}
-        said = pn.Column(pn.pane.Bokeh(stage.now, **WIDE), prose(self.reading), **WIDE)
+        said = pn.Column(pn.pane.Bokeh(figure.now, **WIDE), prose(self.reading), **WIDE)
         words = wrap(said, prose(self.equations, disable_math=False), basis=(300, 430))
         return pn.Column(
             self.problem, self.status, screens, self.player, prose(self.key, margin=(0, 10)), curves, words, **WIDE
@@ -171,7 +173,7 @@ if pn.state.served:
         app = SpectrumExplorer(**from_url(SpectrumExplorer, [*SETTINGS, *LOOK]))
         to_url(app, SETTINGS)
         pn.state.onload(app.compute)
-        pn.state.on_session_destroyed(app.turns.stop)
+        pn.state.on_session_destroyed(app.jobs.stop)
         serve("Spectrum explorer", controls=app.controls(), main=app)
     else:
         serve("Spectrum explorer", controls=pn.Column(), main=prose(missing()))

@@ -30,7 +30,7 @@ Columns = dict[str, Any]
 class Setting:
     """What a rollout depends on. Methods that leave no choice have no integrator, and those without chance one draw."""
 
-    film: int = 1
+    clip: int = 1
     interval: float = 0.1
     method: str = "symmetric"
     integrator: str = "rk4"
@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def still(self) -> Setting:
-        """The same film, with the field at its start for all times: no network is asked."""
+        """The same clip, with the field at its start for all times: no network is asked."""
         return replace(self, method=STILL, integrator="", draw=1)
 
 
@@ -66,10 +66,10 @@ def kept() -> SavedRun:
 
 
 class Menu(NamedTuple):
-    """What there is to choose from: how many films of how many frames, intervals, the integrators of each method, and
+    """What there is to choose from: how many clips of how many frames, intervals, the integrators of each method, and
     the last shell of wavenumbers that is a whole circle on the grid."""
 
-    films: int = 1
+    clips: int = 1
     frames: int = 1
     intervals: tuple[float, ...] = ()
     methods: Mapping[str, list[str]] = MappingProxyType({})
@@ -144,28 +144,28 @@ def frames(setting: Setting, watch: Progress | None = None) -> Rollout:
 
 
 def _roll(setting: Setting, watch: Progress | None) -> Rollout:
-    film = kept().clip(setting.film - 1, setting.interval)
-    made = kept().roll(setting.label, film, seed=setting.draw, progress=watch)
-    fields, still = made.states, film.truth[:1].expand_as(film.truth)
-    limit = colour_limit(setting.film)
+    clip = kept().clip(setting.clip - 1, setting.interval)
+    made = kept().roll(setting.label, clip, seed=setting.draw, progress=watch)
+    fields, still = made.states, clip.truth[:1].expand_as(clip.truth)
+    limit = colour_limit(setting.clip)
     size = fields.square().mean((1, 2, 3)).sqrt() / kept().report["system"]["rms"]
     columns = {
-        "t": film.times.numpy(),
-        "truth": pictures(film.truth, limit),
+        "t": clip.times.numpy(),
+        "truth": pictures(clip.truth, limit),
         "guess": pictures(fields, limit),
-        "difference": pictures(fields - film.truth, limit),
-        "error": relative_mse(fields[None], film.truth[None]).double().numpy(),
-        "still": relative_mse(still[None], film.truth[None]).double().numpy(),
+        "difference": pictures(fields - clip.truth, limit),
+        "error": relative_mse(fields[None], clip.truth[None]).double().numpy(),
+        "still": relative_mse(still[None], clip.truth[None]).double().numpy(),
         "size": size.double().numpy(),
-        "truth_spectrum": spectra(film.truth),
+        "truth_spectrum": spectra(clip.truth),
         "guess_spectrum": spectra(fields),
     }
     return Rollout(columns, limit, made.evaluations, made.seconds)
 
 
-def colour_limit(film: int) -> float:
-    """Three times the root mean square of a true film, at whatever interval it is seen."""
-    truth = kept().clip(film - 1, kept().config.intervals[0]).truth
+def colour_limit(clip: int) -> float:
+    """Three times the root mean square of a true clip, at whatever interval it is seen."""
+    truth = kept().clip(clip - 1, kept().config.intervals[0]).truth
     return 3 * float(truth.square().mean().sqrt())
 
 

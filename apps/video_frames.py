@@ -1,4 +1,4 @@
-"""The rollout explorer's films: a clip and a way to go on in, every frame of truth and prediction out, as arrays."""
+"""The rollout explorer's video: a clip and a method in, every frame of truth and prediction out, as arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phibe.experiments.video.vq import VQCodec
 CLIPS = ACTIONS
 PERSONS = 10
 UNSEEN = 10_000
-"""Seed of the first of the figures; all films of the training have one of their own."""
+"""Seed of the first of the figures; all clips of the training have one of their own."""
 CONTEXTS = (2, 10)
 FEW = 4
 """Frames that one's own clip must have after those that are looked at."""
@@ -39,7 +39,7 @@ Menu = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a film depends on: the clip, the method and how it is rolled, how much is seen before, and how slow it is.
+    """What a prediction depends on: the clip, the method and its integrator, how much is seen, and how slow it is.
 
     `upload` numbers the clips that a session has brought; 0 is a figure. `begin` is the first frame of such a clip.
     """
@@ -97,16 +97,16 @@ def arranged(labels: Iterable[str]) -> Menu:
     return found
 
 
-# -- films -------------------------------------------------------------------------------------------------------------
+# -- clips -------------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=32)
 def frames(setting: Setting) -> Columns:
-    """The film of a test figure. Sessions share it."""
-    return film(setting, figure(setting.clip, setting.person))
+    """The prediction of a test clip. Sessions share it."""
+    return predicted(setting, figure(setting.clip, setting.person))
 
 
-def film(setting: Setting, clip: Tensor) -> Columns:
+def predicted(setting: Setting, clip: Tensor) -> Columns:
     """Whole frames and `rows`, the frames shown, of which a whole one is `slow`; of a clip (time, 1, 64, 64).
 
     Before the prediction begins its screen shows what it sees: the frames as the codec returns them. Measures are of
@@ -122,20 +122,20 @@ def film(setting: Setting, clip: Tensor) -> Columns:
     seen = codec.decode_paths(z)[0]
     ahead = codec.decode_paths(_rolled(setting, z))[0]
     rows = _bytes(torch.cat([seen[: context - 1].repeat_interleave(setting.slow, 0), ahead]))
-    films = {"guess": rows[:: setting.slow], "still": seen[context - 1 : context].expand_as(truth), "codec": seen}
+    shown = {"guess": rows[:: setting.slow], "still": seen[context - 1 : context].expand_as(truth), "codec": seen}
     return {
         "t": (np.arange(len(truth)) - (context - 1)) / RATE,
         "truth": sendable(truth),
-        "difference": sendable((truth - films["guess"]).abs()),
+        "difference": sendable((truth - shown["guess"]).abs()),
         "rows": sendable(rows),
-        **{key: value for name, made in films.items() for key, value in _measures(name, made, truth, context).items()},
+        **{key: value for name, made in shown.items() for key, value in _measures(name, made, truth, context).items()},
     }
 
 
 def _rolled(setting: Setting, z: Tensor) -> Tensor:
     """Latents from the last frame of the context on, `slow` a frame; of what knows whole frames alone each that often.
 
-    The generator is a new one each time: the same setting draws the same film.
+    The generator is a new one each time: the same setting draws the same frames.
     """
     model, context, slow = _method(setting.name), setting.context, setting.slow
     if getattr(model, "past", 2) > context:
@@ -170,8 +170,8 @@ def _bytes(pictures: Tensor) -> Tensor:
 
 @lru_cache(maxsize=len(CLIPS) * PERSONS)
 def figure(action: str, person: int) -> Tensor:
-    """A film of a figure that no training has seen: (time, 1, 64, 64)."""
-    scenes = Figures(actions=(action,)).stage(paths=1, times=frame_times(LENGTH), seed=UNSEEN + person)
+    """A clip of a figure that no training has seen: (time, 1, 64, 64)."""
+    scenes = Figures(actions=(action,)).scenes(paths=1, times=frame_times(LENGTH), seed=UNSEEN + person)
     return scenes.clips().frames(0)
 
 

@@ -12,14 +12,14 @@ import panel as pn
 import param
 import torch
 from in_browser import Buttons, copy_link, player
-from rollout_words import failure
+from rollout_text import failure
 from screens import side_by_side
 from theme import HALF, heading, place, prose, wrap
 from torch import Tensor
 from upload import Upload
-from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PERSONS, Columns, Setting, favourite, film, frames, menu
-from video_stage import VideoStage
-from video_words import MISSING, NAMES, equations, invitation, reading, refused, taken
+from video_figure import VideoFigure
+from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PERSONS, Columns, Setting, favourite, frames, menu, predicted
+from video_text import MISSING, NAMES, equations, invitation, reading, refused, taken
 from working import Working
 
 from phibe.experiments.video.clips import LARGEST, LONGEST, SUFFIXES, check_size, read_upload
@@ -42,7 +42,7 @@ def _preferred(name: str, names: Iterable[str]) -> str:
 
 
 class VideoExplorer(Working):
-    """The parameters in SETTINGS, and one's own clip, decide which film is computed; the browser scrubs it alone."""
+    """The parameters in SETTINGS, and one's own clip, decide what is computed; the browser scrubs it alone."""
 
     clip = param.Selector(default=CLIPS[0], objects=list(CLIPS), label="Action")
     person = param.Integer(0, bounds=(0, PERSONS - 1), label="Person")
@@ -63,8 +63,8 @@ class VideoExplorer(Working):
         super().__init__(**values)
         self.own: Tensor | None = None
         self.about, self.asked = "", None
-        self.stage = VideoStage(frame=self.frame)
-        self.player = player((LENGTH - 1) * self.slow + 1, self.stage.look, interval=round(1000 / RATE))
+        self.figure = VideoFigure(frame=self.frame)
+        self.player = player((LENGTH - 1) * self.slow + 1, self.figure.look, interval=round(1000 / RATE))
         self.problem = prose("", visible=False)
         self.figures = self._figures()
         self._offer()
@@ -83,7 +83,7 @@ class VideoExplorer(Working):
     # -- effects ---------------------------------------------------------------------------------------------------
 
     def open(self, *, at_once: bool) -> None:
-        """Begin to compute films: the first before anything is shown, or beside the server's loop."""
+        """Begin to compute: the first before anything is shown, or beside the server's loop."""
         if not MENU:
             self.figures.visible = False
             return self.say(MISSING)
@@ -111,16 +111,16 @@ class VideoExplorer(Working):
             await self.compute()
 
     async def compute(self) -> None:
-        """A new film; until it is there the old one stays on the screen. Nothing is computed for a second time."""
+        """A new prediction; until it is there the old one stays. Nothing is computed for a second time."""
         if self.asked != self.setting():
             self.asked = self.setting()
             await self.work(self._make, failure)
 
     def _make(self, setting: Setting) -> Columns:
-        return film(setting, self.own) if setting.upload and self.own is not None else frames(setting)
+        return predicted(setting, self.own) if setting.upload and self.own is not None else frames(setting)
 
     def draw(self, setting: Setting, columns: Columns) -> None:
-        self.stage.show(columns, setting)
+        self.figure.show(columns, setting)
         self.player.end = len(columns["rows"]) - 1
         self.shown = (setting, columns)
 
@@ -149,7 +149,7 @@ class VideoExplorer(Working):
 
     @param.depends("shown")
     def key(self) -> str:
-        return self.stage.key(self.shown[0]) if self.shown else ""
+        return self.figure.key(self.shown[0]) if self.shown else ""
 
     @param.depends("shown")
     def equations(self) -> str:
@@ -185,15 +185,15 @@ class VideoExplorer(Working):
             pn.widgets.IntSlider.from_param(self.param.context, **WIDE),
             heading("Speed"),
             Buttons.from_param(self.param.slow, **WIDE),
-            copy_link(self.stage.look),
+            copy_link(self.figure.look),
             visible=bool(MENU),
             **WIDE,
         )
 
     def _figures(self) -> pn.Column:
-        screens = side_by_side(*self.stage.screens, least=100, height=SCREEN)
-        scores = pn.Column(pn.pane.Bokeh(self.stage.scores), margin=(0, 10))
-        below = wrap(place(self.stage.errors, HALF), scores, basis=(340, 300))
+        screens = side_by_side(*self.figure.screens, least=100, height=SCREEN)
+        scores = pn.Column(pn.pane.Bokeh(self.figure.scores), margin=(0, 10))
+        below = wrap(place(self.figure.errors, HALF), scores, basis=(340, 300))
         below[0].styles = {**below[0].styles, "height": HALF}
         return pn.Column(screens, self.player, prose(self.key, margin=(0, 10)), below, **WIDE)
 

@@ -1,4 +1,4 @@
-"""The double well's film: its density by the Fokker–Planck equation, SDE samples, and flows of polynomial fields."""
+"""The double well's animation: density by the Fokker–Planck equation, SDE samples, flows of polynomial fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from flow_film import EXACT, FRAMES, PARTICLES, Setting, knots_in_time, resample, second, simulate
+from flow_setting import EXACT, FRAMES, PARTICLES, Setting, knots_in_time, resample, second, simulate
 from torch import Tensor
 
 from phibe.bases import in_time, lift, polynomials
@@ -26,7 +26,7 @@ CLEAR = 0.02  # of the density's peak: above it the velocity matters, and is dra
 FRESH = 3000  # paths that no fit has seen, to measure laws against
 
 
-def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:
+def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
     """Simulate, fit, integrate, compare; densities and fields are on `DRAWN` points from LOW to HIGH."""
     seen, shown = simulate(setting)
     fresh = simulate(setting, paths=FRESH, seed=setting.seed + 1000)[1]
@@ -60,7 +60,7 @@ def film(setting: Setting) -> dict[str, Tensor | np.ndarray]:
 
 @lru_cache(maxsize=16)
 def exact_law(end: float, observations: int) -> GridSolution:
-    """ρ_t and v of the double well at every time that a film or an integrator looks at."""
+    """ρ_t and v of the double well at every time that an animation or an integrator looks at."""
     times = torch.linspace(0, end, max(FRAMES - 1, observations) + 1, dtype=torch.float64)
     return solve_fokker_planck(double_well(), times, low=LOW - 0.6, high=HIGH + 0.6, cells=CELLS)
 
@@ -81,8 +81,8 @@ def estimate(law: GridSolution, seen: Trajectories, estimator: str, degree: int)
 
 def carry(flow: Flow, seen: Trajectories, method: str) -> Tensor:
     """The flow from where the paths start, with a step for each observation: states at the frames, (path, F, 1)."""
-    carried = flow.generate(seen.states[:, 0], seen.times, method=method, tolerance=1e-4).states
-    return resample(carried.movedim(1, 0)).movedim(0, 1)
+    generated = flow.generate(seen.states[:, 0], seen.times, method=method, tolerance=1e-4).states
+    return resample(generated.movedim(1, 0)).movedim(0, 1)
 
 
 def _held(velocity: Velocity) -> Velocity:
@@ -96,7 +96,7 @@ def _table(function: Velocity, x: Tensor, times: Tensor) -> Tensor:
 
 
 def _reach(values: Tensor) -> Tensor:
-    """Half the height of a picture of each row, which shrinks slowly as a film goes on and never grows: (F,)."""
+    """Half the height of the figure of each row, which shrinks slowly as an animation goes on and never grows: (F,)."""
     return 1.3 * values.abs().amax(1).flip(0).cummax(0).values.flip(0).clamp(min=0.5)
 
 

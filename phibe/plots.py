@@ -393,27 +393,27 @@ def scrubber(frames: Mapping[str, Any], name: str, *, shown: int = 0) -> Column:
     from bokeh.models import widgets
 
     pictures = [frame if isinstance(frame, (list, tuple)) else [frame] for frame in frames.values()]
-    stages = [hv.renderer("bokeh").get_plot(overlay) for overlay in pictures[shown]]
-    sources = [layer.handles["source"] for stage in stages for layer in stage.subplots.values()]
-    columns = [_columns(stages, picture) for picture in pictures]
+    plots = [hv.renderer("bokeh").get_plot(overlay) for overlay in pictures[shown]]
+    sources = [layer.handles["source"] for plot in plots for layer in plot.subplots.values()]
+    columns = [_columns(plots, picture) for picture in pictures]
     label = models.CustomJSTickFormatter(args={"names": list(frames)}, code="return names[Math.round(tick)]")
     wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
     slider = widgets.Slider(start=0, end=len(frames) - 1, value=shown, title=name, format=label, **wide)
     slider.js_on_change("value", models.CustomJS(args={"sources": sources, "columns": columns}, code=_SWITCH))
     play = widgets.Toggle(label="▶", width=44, align="end")
     play.js_on_change("active", models.CustomJS(args={"slider": slider}, code=_PLAY))
-    figures = layouts.row(*(stage.state for stage in stages), stylesheets=[_WRAP], **wide)
+    figures = layouts.row(*(plot.state for plot in plots), stylesheets=[_WRAP], **wide)
     for kind, style in STYLE.items():
         for part in figures.select({"type": getattr(models, kind)}):
             part.update(**style)
     return layouts.column(figures, layouts.row(play, slider, **wide), **wide)
 
 
-def _columns(stages: Sequence[Any], picture: Sequence[hv.Overlay]) -> list[dict[str, Any]]:
+def _columns(plots: Sequence[Any], picture: Sequence[hv.Overlay]) -> list[dict[str, Any]]:
     """The columns of each layer's source for this picture, as the plots of a like picture draw it."""
     found = []
-    for stage, overlay in zip(stages, picture, strict=True):
-        for layer, element in zip(stage.subplots.values(), overlay, strict=True):
+    for plot, overlay in zip(plots, picture, strict=True):
+        for layer, element in zip(plot.subplots.values(), overlay, strict=True):
             style = layer.style[layer.cyclic_index]
             shades = {"cmap": style["cmap"]} if "cmap" in style else {}  # an image would get HoloViews' own
             found.append(layer.get_data(element, {}, shades)[0])

@@ -16,7 +16,7 @@ QUIET = {"noise": torch.zeros(1), "shadow": torch.zeros(1, 5, dtype=torch.float6
 
 def scene(action: str, *, cycle: int = 24, frames: int = 60, direction: float = 1.0, **changes) -> Scenes:
     """One clip whose clock is regular, `cycle` frames a turn, before a still camera, without noise and shadow."""
-    staged = Figures(actions=(action,), scenarios=(1,)).stage(paths=1, times=frame_times(frames), seed=1)
+    staged = Figures(actions=(action,), scenarios=(1,)).scenes(paths=1, times=frame_times(frames), seed=1)
     phase = 2 * math.pi * torch.arange(frames, dtype=torch.float64) / cycle
     motion = torch.stack([phase, torch.zeros(frames), torch.zeros(frames)], -1)[None]
     one = torch.ones(1, dtype=torch.float64)
@@ -44,7 +44,7 @@ def period(signal: torch.Tensor, longest: int) -> int:
 
 def clock(sigma: float, times: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """φ − φ₀ − ωt of 120 clips, and its increments in units of σ√Δt with σ = 0.4."""
-    scenes = Figures(sigma=sigma, actions=("walking",)).stage(paths=120, times=times, seed=3)
+    scenes = Figures(sigma=sigma, actions=("walking",)).scenes(paths=120, times=times, seed=3)
     excess = scenes.phase - scenes.cast.phase[:, None] - scenes.cast.omega[:, None] * times
     return excess, excess.diff(dim=1) / (0.4 * times.diff().sqrt())
 
@@ -64,7 +64,7 @@ def test_the_phase_is_a_brownian_motion_with_drift(times):
 
 
 def test_the_camera_sways_about_its_place_with_the_stated_spread():
-    states = Figures(sway=0.5, patience=0.5).stage(paths=200, times=frame_times(100), seed=0).motion.states[..., 1:]
+    states = Figures(sway=0.5, patience=0.5).scenes(paths=200, times=frame_times(100), seed=0).motion.states[..., 1:]
     lag = round(0.5 * 25)
     correlation = float((states[:, lag:] * states[:, :-lag]).mean() / states.square().mean())
     assert float(states.square().mean().sqrt()) == pytest.approx(0.5, rel=0.05)
@@ -75,7 +75,7 @@ def test_the_future_is_open_and_without_noise_it_is_not():
     """The same players with other noise part in time; σ = 0 repeats itself."""
     spread = {}
     for sigma in (0.0, 0.4):
-        first = Figures(sigma=sigma, sway=0.0).stage(paths=50, seed=0)
+        first = Figures(sigma=sigma, sway=0.0).scenes(paths=50, seed=0)
         again = Figures(sigma=sigma, sway=0.0).noise().simulate(paths=50, times=frame_times(), seed=9)
         other = first.cast.phase[:, None] + first.cast.omega[:, None] * frame_times() + again.states[..., 0]
         spread[sigma] = float((other - first.phase)[:, -1].std())
@@ -191,7 +191,7 @@ def test_left_and_right_are_half_a_cycle_apart():
 
 def test_the_same_seed_gives_the_same_bits_and_a_part_is_the_same_as_in_the_whole():
     films = Figures().simulate(paths=6, times=frame_times(12), seed=4).states
-    scenes = Figures().stage(paths=6, times=frame_times(12), generator=torch.Generator().manual_seed(4))
+    scenes = Figures().scenes(paths=6, times=frame_times(12), generator=torch.Generator().manual_seed(4))
     assert torch.equal(films, scenes.render(block=5).states)
     assert torch.equal(films[2:4], scenes[2:4].render().states)
     assert torch.equal(films[-1:], scenes[-1].render().states)
@@ -199,7 +199,7 @@ def test_the_same_seed_gives_the_same_bits_and_a_part_is_the_same_as_in_the_whol
 
 
 def test_films_are_grey_in_range_and_all_actions_come():
-    scenes = Figures().stage(paths=60, times=frame_times(2), seed=0)
+    scenes = Figures().scenes(paths=60, times=frame_times(2), seed=0)
     films = scenes.render()
     assert films.states.shape == (60, 2, 1, 64, 64) and films.states.dtype == torch.float32
     assert films.states.min() >= 0 and films.states.max() <= 1
@@ -216,7 +216,7 @@ def test_noise_is_what_changes_in_a_still_film():
 
 
 def test_clips_carry_the_labels():
-    scenes = Figures(actions=("boxing", "running")).stage(paths=4, times=frame_times(5), seed=2)
+    scenes = Figures(actions=("boxing", "running")).scenes(paths=4, times=frame_times(5), seed=2)
     clips = scenes.clips()
     assert clips.actions == scenes.actions and clips.people == [1, 2, 3, 4]
     torch.testing.assert_close(clips.trajectories().states, scenes.render().states, atol=0.51 / 255, rtol=0)

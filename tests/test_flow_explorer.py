@@ -34,7 +34,7 @@ def law(ellipse: np.ndarray) -> Gaussian:
 
 
 def test_the_first_view_is_fitted_and_its_law_follows_the_exact_one(app):
-    columns = app.FlowExplorer().stage.frames.data
+    columns = app.FlowExplorer().figure.frames.data
     assert columns["law_error"].max() < 0.15
     assert all(np.isfinite(column).all() for column in columns.values())
     assert {len(column) for column in columns.values()} == {app.FRAMES}
@@ -43,34 +43,34 @@ def test_the_first_view_is_fitted_and_its_law_follows_the_exact_one(app):
 
 def test_the_ellipses_are_those_of_the_process_and_the_exact_flow_lies_on_them(explorer):
     explorer.estimator = "exact"
-    columns = explorer.stage.frames.data
+    columns = explorer.figure.frames.data
     for k in (0, 7, 120):
         truth = OU.nonreversible().marginal(float(columns["t"][k]))
         assert gaussian_w2(law(columns["law"][k]), truth) < 1e-3
         assert gaussian_w2(law(columns["flow_law"][k]), truth) < 1e-3
     assert columns["velocity_error"].max() == 0
     explorer.estimator = "regression"  # the drift alone does not keep the law
-    assert gaussian_w2(law(explorer.stage.frames.data["flow_law"][120]), truth) > 0.3
+    assert gaussian_w2(law(explorer.figure.frames.data["flow_law"][120]), truth) > 0.3
 
 
 def test_flow_particles_start_at_the_samples_and_then_leave_them(explorer):
-    columns = explorer.stage.frames.data
+    columns = explorer.figure.frames.data
     np.testing.assert_allclose(columns["particle_x"][0], columns["sample_x"][0], atol=1e-5)
     assert np.abs(columns["particle_x"][60] - columns["sample_x"][60]).mean() > 0.2
 
 
 def test_arrows_are_the_velocity(explorer):
-    columns, x = explorer.stage.frames.data, torch.tensor([[1.0, 5.0]], dtype=torch.float64)
+    columns, x = explorer.figure.frames.data, torch.tensor([[1.0, 5.0]], dtype=torch.float64)
     a, b, c, d, e, f = columns["exact"][40].astype(float)
     truth = OU.nonreversible().velocity(x, float(columns["t"][40]))[0]
     np.testing.assert_allclose([a + 5 * b + e, c + 5 * d + f], truth, atol=1e-4)
 
 
 def test_a_changed_setting_changes_picture_colour_and_words(explorer):
-    before, words = explorer.stage.frames.data["particle_x"], explorer.reading()
+    before, words = explorer.figure.frames.data["particle_x"], explorer.reading()
     explorer.param.update(process="reversible", estimator="regression")
-    assert not np.array_equal(explorer.stage.frames.data["particle_x"], before)
-    assert explorer.stage.dots.fill_color == explorer.stage.colors["regression"]
+    assert not np.array_equal(explorer.figure.frames.data["particle_x"], before)
+    assert explorer.figure.dots.fill_color == explorer.figure.colors["regression"]
     assert explorer.reading() != words
     assert "∇v" not in explorer.equations()
     assert "the flow stops" in explorer.character()
@@ -90,14 +90,14 @@ def test_an_unstable_drift_is_shown_and_explained(explorer):
     assert "1.5 ± 2 i" in words
     assert "unstable" in words
     assert "no stationary distribution" in words
-    columns = explorer.stage.frames.data
+    columns = explorer.figure.frames.data
     assert columns["t"][-1] == pytest.approx(np.log(1e3) / 1.5)
     assert np.isfinite(columns["sample_x"]).all()
 
 
 def test_a_flow_that_runs_away_is_not_drawn_and_the_words_say_so(explorer):
     explorer.param.update(process="custom", a11=1.9, a12=-0.2, a21=-1.5, a22=2.8, estimator="isotropic")
-    assert np.isnan(explorer.stage.frames.data["particle_x"][-1]).mean() > 0.9
+    assert np.isnan(explorer.figure.frames.data["particle_x"][-1]).mean() > 0.9
     assert "diverged" in explorer.reading()
 
 
@@ -105,12 +105,12 @@ def test_a_setting_that_cannot_be_computed_leaves_a_readable_message(app, explor
     def fail(setting):
         raise ValueError("no <room>")
 
-    before = explorer.stage.frames.data
+    before = explorer.figure.frames.data
     monkeypatch.setattr(app, "frames", fail)
     explorer.seed = 5
     assert explorer.problem.visible
     assert "no &lt;room&gt;" in explorer.problem.object
-    assert explorer.stage.frames.data is before
+    assert explorer.figure.frames.data is before
     assert not explorer.figures.loading
     monkeypatch.undo()
     explorer.seed = 6
@@ -152,27 +152,27 @@ def test_two_sessions_share_no_state(app, explorer):
     other = app.FlowExplorer(**QUICK)
     other.estimator = "regression"
     assert explorer.estimator == "phibe"
-    assert explorer.stage.frames is not other.stage.frames
-    assert not np.array_equal(explorer.stage.frames.data["fitted"], other.stage.frames.data["fitted"])
+    assert explorer.figure.frames is not other.figure.frames
+    assert not np.array_equal(explorer.figure.frames.data["fitted"], other.figure.frames.data["fitted"])
 
 
 # -- two estimators ----------------------------------------------------------------------------------------------------
 
 
 def size(error: np.ndarray) -> float:
-    """The root of the mean square over a film."""
+    """The root of the mean square over an animation."""
     return float(np.sqrt(np.mean(np.square(error, dtype=float))))
 
 
 def test_of_two_estimators_both_are_shown_and_the_closer_is_named(explorer):
     explorer.observations = 60
     assert "closer" not in explorer.reading()
-    assert "particle_x_2" not in explorer.stage.frames.data
+    assert "particle_x_2" not in explorer.figure.frames.data
     explorer.compare = "symmetric"
-    columns = explorer.stage.frames.data
+    columns = explorer.figure.frames.data
     assert size(columns["velocity_error_2"]) < 0.5 * size(columns["velocity_error"])
     assert "<b>symmetric</b> is closer" in explorer.reading()
-    assert explorer.stage.rings.line_color == explorer.stage.colors["symmetric"]
+    assert explorer.figure.rings.line_color == explorer.figure.colors["symmetric"]
     assert all(rf"\hat v_{{\text{{{name}}}}}" in explorer.equations() for name in ("phibe", "symmetric"))
     explorer.param.update(estimator="symmetric", compare="phibe")
     assert "<b>symmetric</b> is closer" in explorer.reading()
@@ -185,7 +185,7 @@ def test_of_two_estimators_both_are_shown_and_the_closer_is_named(explorer):
 def test_a_second_flow_is_what_it_is_alone(app, explorer):
     explorer.compare = "symmetric"
     alone = app.FlowExplorer(**QUICK, estimator="symmetric")
-    both, one = explorer.stage.frames.data, alone.stage.frames.data
+    both, one = explorer.figure.frames.data, alone.figure.frames.data
     for name in ("fitted", "particle_x", "flow_law", "velocity_error", "law_error"):
         np.testing.assert_array_equal(both[f"{name}_2"], one[name])
         assert not np.array_equal(both[name], one[name])
@@ -204,7 +204,7 @@ def test_every_estimator_makes_do_with_few_observations_and_says_what_it_cannot_
     assert np.isfinite(curves["velocity_error"]).all()
     assert ("neighbouring observations" in explorer.reading()) == (estimator in WINDOWS)
     assert r"\arg\min" in explorer.equations()
-    assert estimator in explorer.stage.colors
+    assert estimator in explorer.figure.colors
 
 
 def test_of_many_observations_the_ends_that_a_window_cannot_see_are_not_worth_a_word(explorer):
@@ -267,7 +267,7 @@ def test_the_well_takes_the_stage_and_leaves_it(explorer):
     explorer.process = "double well"
     assert not explorer.plane.visible
     assert explorer.line.visible
-    assert explorer.stage.frames.data == {}
+    assert explorer.figure.frames.data == {}
     assert not rows["Knots of the field in time"].visible
     assert rows["Degree of the field in x"].visible
     assert "Fokker–Planck" in explorer.character()

@@ -30,10 +30,10 @@ def make_vectors(folder: Path) -> None:
 def make_pictures(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     data = Trajectories(torch.rand(20, 5, 2, 8, 8, generator=generator).cumsum(1), TIMES[:5])
-    save_data(data, folder.parent / "films.npz")
+    save_data(data, folder.parent / "animations.npz")
     config = FitConfig(steps=2, batch=4, accelerator="cpu")
     fit(data, "mlp", "symmetric", config=config, out=folder, progress=False)
-    write_source(folder, data, folder.parent / "films.npz")
+    write_source(folder, data, folder.parent / "animations.npz")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def view(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     (root / "fit").mkdir()
     make_vectors(root / "fit" / "spiral")
-    make_pictures(root / "fit" / "films")
+    make_pictures(root / "fit" / "animations")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHIBE_RUNS", str(root))
         patch.syspath_prepend(str(APPS))
@@ -51,17 +51,17 @@ def view(tmp_path_factory):
 
 def test_finished_runs_are_listed_by_kind_and_lead_to_their_app(view, tmp_path):
     runs = view.listed()
-    assert {name: run.kind for name, run in runs.items()} == {"fit/spiral": "vectors", "fit/films": "pictures"}
+    assert {name: run.kind for name, run in runs.items()} == {"fit/spiral": "vectors", "fit/animations": "pictures"}
     assert runs["fit/spiral"].address == "/flow_explorer?run=fit%2Fspiral"
-    assert "rollout_explorer" in runs["fit/films"].address
+    assert "rollout_explorer" in runs["fit/animations"].address
     assert list(view.listed("vectors")) == ["fit/spiral"]
     links = importlib.import_module("run_list").links
-    assert "fit/spiral" in links("vectors") and "fit/films" not in links("vectors")
+    assert "fit/spiral" in links("vectors") and "fit/animations" not in links("vectors")
 
 
 def test_a_run_is_shown_with_its_data_and_its_verdict(view):
     shown = view.RunView("vectors")
-    columns = shown.stage.frames.data
+    columns = shown.figure.frames.data
     assert len(columns["t"]) == len(TIMES)
     np.testing.assert_allclose(columns["particles_x"][0], columns["samples_x"][0], atol=1e-6)
     assert np.abs(columns["particles_x"][-1] - columns["samples_x"][-1]).max() > 0.3
@@ -70,29 +70,29 @@ def test_a_run_is_shown_with_its_data_and_its_verdict(view):
     np.testing.assert_array_equal(columns["xbars_y"][0], columns["xbars2_y"][0, :-1])  # the same starts
     assert shown.figures.visible and not shown.problem.visible
     assert "of the flow" not in shown.reading() and "/report/fit/spiral" in shown.reading()
-    assert len(shown.stage.curves.data["t"]) > 4
+    assert len(shown.figure.curves.data["t"]) > 4
 
 
 def test_other_coordinates_and_methods_are_other_pictures(view):
     shown = view.RunView("vectors")
-    before = shown.stage.frames.data
+    before = shown.figure.frames.data
     shown.param.update(first=1, second=0)
-    after = shown.stage.frames.data
+    after = shown.figure.frames.data
     np.testing.assert_array_equal(after["samples_x"], before["samples_y"])
-    assert shown.stage.main[0].xaxis.axis_label == "x[1]"
+    assert shown.figure.main[0].xaxis.axis_label == "x[1]"
     shown.method = "euler"
-    assert not np.array_equal(shown.stage.frames.data["particles_x"], after["particles_x"])
+    assert not np.array_equal(shown.figure.frames.data["particles_x"], after["particles_x"])
 
 
 def test_pictures_are_shown_beside_their_prediction(view):
     shown = view.RunView("pictures")
-    columns = shown.stage.frames.data
+    columns = shown.figure.frames.data
     assert columns["truth"][0].dtype == np.uint8 and columns["truth"][0].shape == (8, 8)
     np.testing.assert_array_equal(columns["truth"][0], columns["guess"][0])
     assert not np.array_equal(columns["truth"][-1], columns["guess"][-1])
     assert "Nobody has judged" in shown.reading()
     shown.first = 3
-    assert not np.array_equal(shown.stage.frames.data["truth"][0], columns["truth"][0])
+    assert not np.array_equal(shown.figure.frames.data["truth"][0], columns["truth"][0])
 
 
 def test_data_that_moved_leaves_a_readable_page(view):

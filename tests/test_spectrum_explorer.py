@@ -65,9 +65,9 @@ def waiting(seconds: float, found: dict):
 
 
 def test_the_first_view_stands_still_until_its_rollout_is_there(app, made):
-    setting = app.Setting(film=app.MENU.films, **CHEAP)
+    setting = app.Setting(clip=app.MENU.clips, **CHEAP)
     made._known.pop(setting, None)
-    explorer = app.SpectrumExplorer(film=app.MENU.films, **CHEAP)
+    explorer = app.SpectrumExplorer(clip=app.MENU.clips, **CHEAP)
     assert explorer.shown[0] == setting.still
     asyncio.run(explorer.compute())
     assert explorer.shown[0] == setting
@@ -75,7 +75,7 @@ def test_the_first_view_stands_still_until_its_rollout_is_there(app, made):
 
 
 def test_a_rollout_begins_at_the_truth(app, made, explorer):
-    columns = explorer.stage.frames.data
+    columns = explorer.figure.frames.data
     assert {len(column) for column in columns.values()} == {(app.MENU.frames - 1) // 5 + 1}
     np.testing.assert_array_equal(columns["truth"][0], columns["guess"][0])
     assert columns["error"][0] == 0 < columns["error"][-1]
@@ -95,7 +95,7 @@ def test_persistence_stands_still_and_its_error_is_what_moved(made, explorer):
 
 
 def test_colour_limits_are_shared_centred_and_those_of_the_truth(made, explorer):
-    mappers = [plot.renderers[0].glyph.color_mapper for plot in explorer.stage.screens.values()]
+    mappers = [plot.renderers[0].glyph.color_mapper for plot in explorer.figure.screens.values()]
     assert len(mappers) == 3 and len({mapper.id for mapper in mappers}) == 1
     assert (mappers[0].low + mappers[0].high) / 2 == made.LEVELS
     limit, fields = explorer.shown[1].limit, torch.zeros(1, 1, 2, 2)
@@ -109,8 +109,8 @@ def test_colour_limits_are_shared_centred_and_those_of_the_truth(made, explorer)
 
 def test_spectra_are_those_that_phibe_measures(made, explorer):
     kept, columns = made.kept(), explorer.shown[1].columns
-    film = kept.clip(0, 0.5)
-    fields = {"truth": film.truth, "guess": kept.roll("symmetric, euler", film, seed=1).states}
+    clip = kept.clip(0, 0.5)
+    fields = {"truth": clip.truth, "guess": kept.roll("symmetric, euler", clip, seed=1).states}
     for name, states in fields.items():
         spectrum = enstrophy_spectrum(states.double()).mean[:, 0, 1 : made.shells() + 1]
         np.testing.assert_allclose(10 ** columns[f"{name}_spectrum"].astype(float), spectrum, rtol=1e-4)
@@ -122,14 +122,14 @@ def test_spectra_are_those_that_phibe_measures(made, explorer):
 
 
 def test_a_changed_setting_changes_pictures_colour_and_words(explorer):
-    before, words, equation = explorer.stage.frames.data["guess"], explorer.reading(), explorer.equations()
+    before, words, equation = explorer.figure.frames.data["guess"], explorer.reading(), explorer.equations()
     explorer.method = "regression"
-    assert not np.array_equal(np.stack(explorer.stage.frames.data["guess"]), np.stack(before))
-    assert {glyph.line_color for glyph in explorer.stage.tinted} == {explorer.stage.colors["regression"]}
+    assert not np.array_equal(np.stack(explorer.figure.frames.data["guess"]), np.stack(before))
+    assert {glyph.line_color for glyph in explorer.figure.tinted} == {explorer.figure.colors["regression"]}
     assert explorer.reading() != words and explorer.equations() != equation
     assert "regression, euler" in explorer.key() and "regression, euler" in explorer.status.object
     explorer.interval = 0.1
-    assert len(explorer.stage.frames.data["t"]) == 5 * (len(before) - 1) + 1
+    assert len(explorer.figure.frames.data["t"]) == 5 * (len(before) - 1) + 1
 
 
 def test_what_a_method_leaves_no_choice_of_is_said_and_changes_nothing(app, explorer, stirred):
@@ -145,17 +145,17 @@ def test_what_a_method_leaves_no_choice_of_is_said_and_changes_nothing(app, expl
 
 
 def test_every_method_has_its_colour_its_equation_and_its_note(app, explorer):
-    words = importlib.import_module("spectrum_words")
+    words = importlib.import_module("spectrum_text")
     for method in app.MENU.methods:
         setting = app.Setting(method=method)
-        assert explorer.stage.color(method) != explorer.stage.colors["exact"]
+        assert explorer.figure.color(method) != explorer.figure.colors["exact"]
         assert "\\(" in words.equations(setting) and "09_turbulence" in words.equations(setting)
         assert method.split()[0] in words.NOTE
 
 
 def test_junk_in_an_address_gives_the_defaults(app):
     theme = importlib.import_module("theme")
-    junk = {"film": "../..", "interval": [1], "method": "<script>", "integrator": 7, "draw": 1e999, "low": "x"}
+    junk = {"clip": "../..", "interval": [1], "method": "<script>", "integrator": 7, "draw": 1e999, "low": "x"}
     for name, value in junk.items():
         parameter = app.SpectrumExplorer.param[name]
         assert theme.clean(parameter, value) == parameter.default
@@ -178,8 +178,8 @@ def test_a_new_draw_is_another_film_of_the_same_method(explorer, stirred):
 def test_progress_is_told_while_the_old_rollout_stays(app, explorer, monkeypatch):
     found, said = {"rollout": explorer.shown[1]}, []
     monkeypatch.setattr(app, "frames", waiting(1.0, found))
-    old = explorer.stage.frames.data
-    explorer.status.param.watch(lambda event: said.append((event.new, explorer.stage.frames.data is old)), "object")
+    old = explorer.figure.frames.data
+    explorer.status.param.watch(lambda event: said.append((event.new, explorer.figure.frames.data is old)), "object")
     explorer.method = "mcvd"
     bars = [(words, kept) for words, kept in said if "<progress" in words]
     assert len({words for words, _ in bars}) >= 3 and all(kept for _, kept in bars)
@@ -205,9 +205,9 @@ def test_a_newer_setting_ends_the_one_under_way_and_never_two_are_at_work(app, e
 
 def test_a_result_that_comes_too_late_is_dropped(explorer):
     setting, rollout = explorer.shown
-    explorer._show(replace(setting, film=99), rollout, "")
+    explorer._show(replace(setting, clip=99), rollout, "")
     assert explorer.shown[0] == setting
-    explorer._say(replace(setting, film=99), "too late")
+    explorer._say(replace(setting, clip=99), "too late")
     assert "too late" not in explorer.status.object
 
 
@@ -218,8 +218,8 @@ def test_a_session_that_ends_stops_its_rollout(app, explorer, monkeypatch):
     async def leave() -> None:
         explorer.method = "mcvd"
         await asyncio.sleep(0.3)
-        explorer.turns.stop()
-        with explorer.turns.busy:  # free again: the thread has ended
+        explorer.jobs.stop()
+        with explorer.jobs.busy:  # free again: the thread has ended
             pass
 
     asyncio.run(leave())
@@ -230,12 +230,12 @@ def test_a_rollout_that_cannot_be_computed_leaves_a_readable_message(app, explor
     def fail(setting, watch):
         raise ValueError("no <room>")
 
-    before = explorer.stage.frames.data
+    before = explorer.figure.frames.data
     with monkeypatch.context() as patch:
         patch.setattr(app, "frames", fail)
         explorer.method = "regression"
     assert explorer.problem.visible and "no &lt;room&gt;" in explorer.problem.object
-    assert explorer.stage.frames.data is before and "symmetric" in explorer.status.object
+    assert explorer.figure.frames.data is before and "symmetric" in explorer.status.object
     explorer.method = "persistence"
     assert not explorer.problem.visible
 
@@ -243,12 +243,12 @@ def test_a_rollout_that_cannot_be_computed_leaves_a_readable_message(app, explor
 def test_two_sessions_share_no_state(app, explorer):
     other = app.SpectrumExplorer(method="persistence", **CHEAP)
     assert explorer.method == "symmetric"
-    assert explorer.stage.frames is not other.stage.frames and explorer.stage.look is not other.stage.look
-    assert explorer.turns is not other.turns and explorer.stage.mapper is not other.stage.mapper
+    assert explorer.figure.frames is not other.figure.frames and explorer.figure.look is not other.figure.look
+    assert explorer.jobs is not other.jobs and explorer.figure.mapper is not other.figure.mapper
 
 
 def test_without_a_run_there_is_nothing_to_choose_and_the_page_says_what_makes_one(made, monkeypatch, tmp_path):
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
     monkeypatch.setattr(made, "kept", made.kept.__wrapped__)
     assert made.menu() == made.Menu() and not made.menu().methods
-    assert "phibe run navier_stokes" in importlib.import_module("spectrum_words").missing()
+    assert "phibe run navier_stokes" in importlib.import_module("spectrum_text").missing()

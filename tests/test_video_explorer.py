@@ -1,4 +1,4 @@
-"""Video in the rollout explorer without a browser: set a parameter or bring a film, look at what would be shown."""
+"""Video in the rollout explorer without a browser: set a parameter or bring a clip, look at what would be shown."""
 
 import asyncio
 import importlib
@@ -20,7 +20,7 @@ def app(from_apps):
 
 
 @pytest.fixture(scope="module")
-def films(app):
+def clips(app):
     return importlib.import_module("video_frames")
 
 
@@ -41,15 +41,15 @@ def pictures(source, name: str) -> torch.Tensor:
 
 def bar(frames: int = 20) -> np.ndarray:
     """A white bar that moves to the right: (time, 64, 64) bytes."""
-    film = np.zeros((frames, 64, 64), np.uint8)
-    for i, picture in enumerate(film):
+    clip = np.zeros((frames, 64, 64), np.uint8)
+    for i, picture in enumerate(clip):
         picture[:, 2 * i : 2 * i + 8] = 255
-    return film
+    return clip
 
 
-def archive(film: np.ndarray) -> bytes:
+def archive(clip: np.ndarray) -> bytes:
     file = io.BytesIO()
-    np.savez(file, clip=film)
+    np.savez(file, clip=clip)
     return file.getvalue()
 
 
@@ -60,50 +60,50 @@ def bring(view, content: bytes, name: str = "mine.npz") -> None:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_view_shows_a_clip_and_what_is_foretold_of_it(view, films):
+def test_the_first_view_shows_a_clip_and_what_is_foretold_of_it(view, clips):
     setting, columns = view.shown
-    assert setting.context == 10 and len(columns["t"]) == len(columns["rows"]) == films.LENGTH
+    assert setting.context == 10 and len(columns["t"]) == len(columns["rows"]) == clips.LENGTH
     assert columns["t"][setting.context - 1] == 0
-    truth = pictures(view.stage.whole, "truth")
-    torch.testing.assert_close(truth, films.figure(setting.clip, setting.person), atol=1e-6, rtol=0)
+    truth = pictures(view.figure.whole, "truth")
+    torch.testing.assert_close(truth, clips.figure(setting.clip, setting.person), atol=1e-6, rtol=0)
     assert not view.problem.visible and "no training has seen" in view.reading()
 
 
-def test_before_it_begins_each_method_shows_what_the_codec_makes_of_the_clip(view, films):
+def test_before_it_begins_each_method_shows_what_the_codec_makes_of_the_clip(view, clips):
     codec = video.committed_codec()
-    seen = codec.decode_paths(codec.encode_paths(films.figure("walking", 0)[None]))[0, :10]
+    seen = codec.decode_paths(codec.encode_paths(clips.figure("walking", 0)[None]))[0, :10]
     for method in ("augmented", "conditioned", "persistence", "constant velocity"):
         view.method = method
         assert view.shown[0].method == method
-        torch.testing.assert_close(pictures(view.stage.rows, "guess")[:10], seen, atol=0.5 / 255 + 1e-6, rtol=0)
+        torch.testing.assert_close(pictures(view.figure.rows, "guess")[:10], seen, atol=0.5 / 255 + 1e-6, rtol=0)
 
 
 def test_persistence_stands_still_and_is_the_reference(view):
     view.method = "persistence"
-    guess = pictures(view.stage.rows, "guess")
+    guess = pictures(view.figure.rows, "guess")
     assert (guess[9:] == guess[9]).all()
     np.testing.assert_array_equal(view.shown[1]["guess"], view.shown[1]["still"])
-    assert "persistence</span>" in view.key() and view.stage.tinted[0].line_color == view.stage.colors["persistence"]
+    assert "persistence</span>" in view.key() and view.figure.tinted[0].line_color == view.figure.colors["persistence"]
 
 
 @pytest.mark.parametrize("slow", [1, 2])
 def test_the_scores_are_those_of_the_frames_on_the_screen(view, slow):
     view.param.update(slow=slow, context=6)
-    columns = view.stage.whole.data
-    truth, guess = pictures(view.stage.whole, "truth"), pictures(view.stage.rows, "guess")[::slow]
+    columns = view.figure.whole.data
+    truth, guess = pictures(view.figure.whole, "truth"), pictures(view.figure.rows, "guess")[::slow]
     for last in (7, 20, 40):
         found = score(guess[None, 6:last], truth[None, 6:last])
         here = [columns[f"guess_{name}"][last - 1] for name in ("mse", "psnr", "ssim")]
         assert here == pytest.approx([found.mse, found.psnr_published, found.ssim], rel=1e-4)
     assert np.isnan(columns["guess"][:6]).all() and np.isfinite(columns["guess"][6:]).all()
-    apart = pictures(view.stage.whole, "difference")
+    apart = pictures(view.figure.whole, "difference")
     torch.testing.assert_close(apart, (truth - guess).abs(), atol=1e-6, rtol=0)
 
 
 def test_a_changed_setting_changes_colour_words_and_equations(view):
     view.param.update(method="conditioned", video_objective="regression", video_integrator="euler")
     assert view.shown[0].label == "regression conditioned, euler"
-    assert view.stage.tinted[0].line_color == view.stage.colors["regression"]
+    assert view.figure.tinted[0].line_color == view.figure.colors["regression"]
     assert "z_-" in view.equations() and "conditioned on that of the previous frame" in view.reading()
     view.method = "persistence"
     assert "z(t) = z(0)" in view.equations() and r"\arg\min" not in view.equations()
@@ -115,11 +115,11 @@ def test_a_changed_setting_changes_colour_words_and_equations(view):
 
 @pytest.mark.parametrize("method", ["augmented", "conditioned"])
 @pytest.mark.parametrize("integrator", ["euler", "rk4"])
-def test_in_slow_motion_a_flow_takes_shorter_steps(films, method, integrator):
+def test_in_slow_motion_a_flow_takes_shorter_steps(clips, method, integrator):
     """At half speed the whole frames are those of two steps a frame, to rounding: a flow has values in between."""
-    setting = films.Setting(method=method, objective="symmetric", integrator=integrator, slow=2)
-    z = video.committed_codec().encode_paths(films.figure("walking", 0)[None, :20])
-    slow = films._rolled(setting, z)
+    setting = clips.Setting(method=method, objective="symmetric", integrator=integrator, slow=2)
+    z = video.committed_codec().encode_paths(clips.figure("walking", 0)[None, :20])
+    slow = clips._rolled(setting, z)
     times = torch.arange(9, 20, dtype=torch.float64) / 25
     both = [
         integrate(video.committed_method(setting.name), z[:, :10], times, method=integrator, substeps=substeps)
@@ -131,15 +131,15 @@ def test_in_slow_motion_a_flow_takes_shorter_steps(films, method, integrator):
         assert not torch.allclose(both[0][:, -1], both[1][:, -1], atol=1e-6, rtol=0)
 
 
-def test_constant_velocity_is_halfway_at_half_a_frame(films):
-    setting = films.Setting(method="constant velocity", slow=2)
-    made = films._rolled(setting, video.committed_codec().encode_paths(films.figure("walking", 0)[None, :14]))
+def test_constant_velocity_is_halfway_at_half_a_frame(clips):
+    setting = clips.Setting(method="constant velocity", slow=2)
+    made = clips._rolled(setting, video.committed_codec().encode_paths(clips.figure("walking", 0)[None, :14]))
     torch.testing.assert_close(made[:, 1::2], (made[:, :-1:2] + made[:, 2::2]) / 2, atol=1e-4, rtol=1e-4)
 
 
-def test_what_knows_whole_frames_alone_repeats_them_and_draws_the_same_again(films):
-    clip = films.figure("boxing", 1)[:14]
-    usual, slow = (films.film(films.Setting(method="mcvd", slow=slow), clip)["rows"] for slow in (1, 4))
+def test_what_knows_whole_frames_alone_repeats_them_and_draws_the_same_again(clips):
+    clip = clips.figure("boxing", 1)[:14]
+    usual, slow = (clips.predicted(clips.Setting(method="mcvd", slow=slow), clip)["rows"] for slow in (1, 4))
     assert len(usual) == 14 and len(slow) == 13 * 4 + 1
     np.testing.assert_array_equal(np.stack(slow)[::4], np.stack(usual))
     np.testing.assert_array_equal(np.stack(slow)[3::4], np.stack(usual)[:-1])
@@ -148,83 +148,83 @@ def test_what_knows_whole_frames_alone_repeats_them_and_draws_the_same_again(fil
 def test_slow_motion_stretches_the_player_and_says_what_is_compared(view):
     assert view.player.end == 39
     view.slow = 4
-    assert view.player.end == 4 * 39 == len(view.stage.rows.data["guess"]) - 1
+    assert view.player.end == 4 * 39 == len(view.figure.rows.data["guess"]) - 1
     assert "4 times as short" in view.reading() and "where alone they are compared" in view.reading()
 
 
 # -- the menu ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_menu_is_what_the_committed_run_has_trained(app, films):
+def test_the_menu_is_what_the_committed_run_has_trained(app, clips):
     rows = set(committed("video")["methods"]) - {"codec", *video.STILLS}
-    offered = films.menu()
+    offered = clips.menu()
     made = {
-        films.Setting(method=method, objective=objective, integrator=integrator).label
+        clips.Setting(method=method, objective=objective, integrator=integrator).label
         for method, objectives in offered.items()
         for objective, integrators in (objectives or {"": [""]}).items()
         for integrator in integrators
     }
     assert made == rows
-    for name in {films.Setting(method=m, objective=o).name for m, os in offered.items() for o in os or [""]}:
+    for name in {clips.Setting(method=m, objective=o).name for m, os in offered.items() for o in os or [""]}:
         assert set(rolls(name, video.committed_method(name), video.CONFIGS["laptop"])) <= rows
 
 
-def test_labels_become_a_menu(films):
+def test_labels_become_a_menu(clips):
     labels = ["phibe conditioned, euler", "phibe conditioned, rk4 ×2", "regression augmented, euler", "pfi"]
-    assert films.arranged([*labels, "constant velocity"]) == {
+    assert clips.arranged([*labels, "constant velocity"]) == {
         "conditioned": {"phibe": ["euler", "rk4 ×2"]},
         "augmented": {"regression": ["euler"]},
         **{"pfi": {}, "constant velocity": {}},
     }
 
 
-def test_an_objective_that_a_method_lacks_gives_way(view, films):
+def test_an_objective_that_a_method_lacks_gives_way(view, clips):
     view.method = "conditioned"
     view.video_objective = "phibe"
     assert view.shown[0].name == "phibe conditioned"
     view.method = "augmented"
-    assert view.video_objective in films.menu()["augmented"]
+    assert view.video_objective in clips.menu()["augmented"]
     assert view.shown[0].name == f"{view.video_objective} augmented"
 
 
 def test_a_method_that_needs_more_frames_says_so_and_the_picture_stays(view):
-    before = view.stage.rows.data
+    before = view.figure.rows.data
     view.param.update(method="mcvd", context=4)
     assert view.problem.visible and "10 frames or more, and is shown 4" in view.problem.object
-    assert view.stage.rows.data is before and not view.figures.loading
+    assert view.figure.rows.data is before and not view.figures.loading
     view.method = "persistence"
-    assert not view.problem.visible and view.stage.rows.data is not before
+    assert not view.problem.visible and view.figure.rows.data is not before
 
 
 def test_a_film_that_is_no_longer_wanted_is_dropped(view):
     setting, columns = view.shown
     view.person = 3
-    now = view.stage.rows.data
+    now = view.figure.rows.data
     view._show(setting, columns, "")
-    assert view.stage.rows.data is now and view.shown[0].person == 3
+    assert view.figure.rows.data is now and view.shown[0].person == 3
 
 
 # -- one's own clip ----------------------------------------------------------------------------------------------------
 
 
-def test_one_s_own_clip_is_shown_as_it_came(view, films):
-    film, kept = bar(), films.frames.cache_info().currsize
-    bring(view, archive(film), "my <film>.npz")
+def test_one_s_own_clip_is_shown_as_it_came(view, clips):
+    clip, kept = bar(), clips.frames.cache_info().currsize
+    bring(view, archive(clip), "my <clip>.npz")
     assert view.footage == "your clip" and view.shown[0].upload == 1 and not view.figures.loading
-    truth = pictures(view.stage.whole, "truth")
-    np.testing.assert_array_equal((truth[:, 0] * 255).round().numpy(), film)
+    truth = pictures(view.figure.whole, "truth")
+    np.testing.assert_array_equal((truth[:, 0] * 255).round().numpy(), clip)
     assert view.player.end == 19
-    assert "my &lt;film&gt;.npz</b>: 20 frames" in view.upload_words()
+    assert "my &lt;clip&gt;.npz</b>: 20 frames" in view.upload_words()
     assert "drawn figures alone" in view.reading()
-    assert films.frames.cache_info().currsize == kept  # what sessions share does not hold it
+    assert clips.frames.cache_info().currsize == kept  # what sessions share does not hold it
 
 
 def test_of_a_long_clip_a_part_is_shown(view):
-    film = np.concatenate([bar(30), bar(30)[::-1]])
-    bring(view, archive(film))
+    clip = np.concatenate([bar(30), bar(30)[::-1]])
+    bring(view, archive(clip))
     assert len(view.shown[1]["t"]) == 40 and view.param.begin.bounds == (0, 60 - 14)
     view.begin = 46
-    np.testing.assert_array_equal(np.stack(view.stage.whole.data["truth"])[:, ::-1], film[46:])
+    np.testing.assert_array_equal(np.stack(view.figure.whole.data["truth"])[:, ::-1], clip[46:])
     view.footage = "test figure"
     assert view.shown[0].upload == 0 and len(view.shown[1]["t"]) == 40
 
@@ -232,18 +232,18 @@ def test_of_a_long_clip_a_part_is_shown(view):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no film at all", "none of these"),
+        (b"no clip at all", "none of these"),
         (b"", "empty"),
         (archive(bar(13)), "14 frames or more; this one has 13"),
         (archive(bar())[:200], "cannot be read"),
     ],
 )
 def test_a_bad_file_is_explained_and_the_picture_stays(view, content, message):
-    before = view.stage.whole.data
+    before = view.figure.whole.data
     bring(view, content, "<b>bad</b>.mp4")
     assert view.problem.visible and message in view.problem.object
     assert "&lt;b&gt;bad&lt;/b&gt;.mp4 is not shown" in view.problem.object
-    assert view.stage.whole.data is before and view.footage == "test figure" and not view.figures.loading
+    assert view.figure.whole.data is before and view.footage == "test figure" and not view.figures.loading
     bring(view, archive(bar()))
     assert not view.problem.visible
 
@@ -265,7 +265,7 @@ def test_sessions_share_no_clip_and_no_address_tells_of_it(app, view):
     bring(view, archive(bar()))
     other = app.RolloutExplorer(source="video").video
     assert other.own is None and other.uploads == 0 and other.shown[0].upload == 0
-    assert other.stage.whole is not view.stage.whole
+    assert other.figure.whole is not view.figure.whole
     assert not {"footage", "uploads", "begin", "own"} & set(app.VIDEO_SETTINGS)
     assert not set(app.SETTINGS) & set(app.VIDEO_SETTINGS)
 

@@ -328,7 +328,7 @@ def test_only_what_is_in_sight_counts():
 @pytest.mark.parametrize("action", ["walking", "handwaving"])
 def test_a_figure_s_width_swings_twice_in_its_cycle(action):
     """Two steps make a stride, and both arms rise and fall in a wave: known from the phase that the film shows."""
-    scenes = Figures(actions=(action,)).stage(paths=16, seed=3)
+    scenes = Figures(actions=(action,)).scenes(paths=16, seed=3)
     films, t = scenes.render().states.double(), scenes.motion.times
     cycles = (scenes.phase[:, -1] - scenes.phase[:, 0]) / (2 * math.pi * float(t[-1] - t[0]))
     seen = metrics.silhouette(films, metrics.background(films))

@@ -14,7 +14,7 @@ def runs(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     (root / "fit").mkdir()
     make_vectors(root / "fit" / "spiral")
-    make_pictures(root / "fit" / "films")
+    make_pictures(root / "fit" / "animations")
     return root
 
 
@@ -58,5 +58,5 @@ def test_a_run_opens_in_its_app_and_is_scrubbed_in_the_browser(apps, page, addre
 
 def test_the_report_of_a_listed_run_is_served_and_no_other_file(apps, page):
     assert page.request.get(f"{apps}/report/fit/spiral").ok
-    for name in ("fit/films", "../../etc/passwd", "fit/spiral/config.json", "%2e%2e/spiral.npz"):
+    for name in ("fit/animations", "../../etc/passwd", "fit/spiral/config.json", "%2e%2e/spiral.npz"):
         assert page.request.get(f"{apps}/report/{name}").status == 404

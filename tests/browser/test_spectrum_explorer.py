@@ -136,15 +136,15 @@ def test_the_chosen_shells_are_shaded_and_measured_at_once(served, page):
 
 
 def test_the_address_restores_a_setting_and_junk_gives_the_default(served, page):
-    query = "film=2&method=regression&low=5&high=9&frame=35&interval=0.5&integrator=euler"
+    query = "clip=2&method=regression&low=5&high=9&frame=35&interval=0.5&integrator=euler"
     open_app(page, served, query, "regression, euler")
     assert "At lead 3.5" in now(page) and "over the shells 5 to 9" in now(page)
     assert band(page) == [4.5, 9.5]
     assert slider(page).input_value() == "35"
-    page.get_by_text("test film 2").wait_for()
-    junk = "&film=../..&method=%3Cscript%3E&draw=1e999&low=[1]&high=nowhere"
+    page.get_by_text("test clip 2").wait_for()
+    junk = "&clip=../..&method=%3Cscript%3E&draw=1e999&low=[1]&high=nowhere"
     open_app(page, served, STILL + junk)
-    page.get_by_text("test film 1").wait_for()
+    page.get_by_text("test clip 1").wait_for()
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -1,4 +1,4 @@
-"""A reader scrubs a film, plays it slowly and brings a good and a bad one. `page` also watches for errors."""
+"""A reader scrubs a clip, plays it slowly and brings a good and a bad one. `page` also watches for errors."""
 
 import re
 from itertools import count
@@ -66,8 +66,8 @@ def wait_for_new(page, before: str) -> str:
 
 
 @pytest.fixture
-def film(tmp_path):
-    """Makes the file of a film in which a bar moves to the right."""
+def clip(tmp_path):
+    """Makes the file of a clip in which a bar moves to the right."""
     number = count()
 
     def make(frames: int = 24):
@@ -131,19 +131,19 @@ def test_another_method_and_clip_are_computed_and_named_in_the_address(served, p
     assert slider(page).input_value() == "20"
 
 
-def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, film, tmp_path):
+def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, clip, tmp_path):
     open_app(page, served)
     before = truth(page)
-    chooser(page).set_input_files(film())
+    chooser(page).set_input_files(clip())
     page.get_by_text("24 frames; the square in the middle of 96 × 64 pixels made 64 × 64").wait_for()
     wait_for_new(page, before)
     ready(page)
     mine = truth(page)
     page.wait_for_function(f"() => {CLOCK}.text.includes('of 24')")
     bad, large = tmp_path / "bad.mp4", tmp_path / "large.mp4"
-    bad.write_text("this is no film", encoding="utf8")
+    bad.write_text("this is no clip", encoding="utf8")
     large.write_bytes(bytes(30 * 2**20))
-    for path, reason in ((bad, "none of these"), (large, "at most 8 MB; this file has 30.0"), (film(9), "has 9")):
+    for path, reason in ((bad, "none of these"), (large, "at most 8 MB; this file has 30.0"), (clip(9), "has 9")):
         chooser(page).set_input_files(path)
         expect(page.locator(".note")).to_contain_text(reason, timeout=60_000)
         expect(page.locator(".pn-loading")).to_have_count(0, timeout=60_000)
@@ -154,9 +154,9 @@ def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, film, tmp_pa
     assert "bar" not in page.url and "your" not in page.url
 
 
-def test_another_session_does_not_see_the_film(served, page, film):
+def test_another_session_does_not_see_the_film(served, page, clip):
     open_app(page, served)
-    chooser(page).set_input_files(film())
+    chooser(page).set_input_files(clip())
     page.get_by_text("24 frames").wait_for()
     other = page.context.new_page()
     open_app(other, served)

@@ -252,7 +252,7 @@ CONFIGS = {
 def measure(config: Config, fits: Path) -> Measured:
     """Render, train, recognise, corrupt."""
     train, test = (
-        Figures().stage(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
+        Figures().scenes(paths=paths, seed=config.seed + i) for i, paths in enumerate((config.clips, config.test))
     )
     features = learn(train, config)
     clips = test.render().states

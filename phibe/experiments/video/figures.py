@@ -225,9 +225,9 @@ class Figures:
         self, *, paths: int, times: Any = None, generator: torch.Generator | None = None, seed: int = 0
     ) -> Trajectories:
         """Clips (path, time, 1, 64, 64) in [0, 1], float32, at `times` (default: 40 frames, 25 a second)."""
-        return self.stage(paths=paths, times=times, generator=generator, seed=seed).render()
+        return self.scenes(paths=paths, times=times, generator=generator, seed=seed).render()
 
-    def stage(
+    def scenes(
         self, *, paths: int, times: Any = None, generator: torch.Generator | None = None, seed: int = 0
     ) -> Scenes:
         """The hidden states at `times` and the cast of each clip; `simulate` renders them."""

@@ -249,7 +249,7 @@ def feature_network(config: Config) -> Features:
 def source_clips(config: Any) -> Clips:
     """All clips: figures, those of a .npz, or those of a folder with the official videos of KTH."""
     if config.data == FIGURES:
-        scenes = Figures().stage(paths=config.figures, times=frame_times(config.length), seed=config.seed)
+        scenes = Figures().scenes(paths=config.figures, times=frame_times(config.length), seed=config.seed)
         return scenes.clips()
     path = Path(config.data)
     if not path.exists():

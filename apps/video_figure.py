@@ -15,7 +15,7 @@ CURVES = {"still": ("persistence", "solid"), "codec": ("exact", "dashed")}
 """Colours and dashes of what a method is compared with."""
 
 
-class VideoStage:
+class VideoFigure:
     """The figures. `whole` and `rows` go to the browser once for each setting; a script draws what `look` names."""
 
     def __init__(self, *, frame: int):
@@ -32,11 +32,11 @@ class VideoStage:
         self.errors = self._errors()
         self.scores = unsynced(Div(name="scores", styles={"color": self.colors["text"]}))
         models = {name: getattr(self, name) for name in ("whole", "rows", "look", "screens", "pictures", "cursor")}
-        draw = script("pictures.mjs", "video_stage.mjs", clock=self.errors.title, scores=self.scores, **models)
-        redraw(draw, look=self.look, films=[self.whole, self.rows], screens=self.screens)
+        draw = script("images.mjs", "video_figure.mjs", clock=self.errors.title, scores=self.scores, **models)
+        redraw(draw, look=self.look, sources=[self.whole, self.rows], screens=self.screens)
 
     def show(self, columns: Columns, setting: Setting) -> None:
-        """Send the films of a new setting, in the colour of its method."""
+        """Send the frames of a new setting, in the colour of its method."""
         for glyph in self.tinted:
             glyph.line_color = self.color(setting)
         highest = max(float(np.nanmax(columns[name])) for name in ("guess", *CURVES))

@@ -1,5 +1,5 @@
-// Draws one frame of a film. Row k of `rows` is the prediction; `slow` rows make a frame of `whole`, which has the truth
-// and all measures. `put` and `fit` are those of pictures.mjs.
+// Draws one frame of a clip. Row k of `rows` is the prediction; `slow` rows make a frame of `whole`, which has the truth
+// and all measures. `put` and `fit` are those of images.mjs.
 
 const NAMES = {guess: "prediction", still: "standing still", codec: "codec alone"}
 const MEASURES = {mse: ["MSE", 5], psnr: ["PSNR, dB", 1], ssim: ["SSIM", 3]}

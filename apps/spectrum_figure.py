@@ -20,7 +20,7 @@ SHOWN = 3.0
 """The largest error that has room in a figure; what diverges leaves it."""
 
 
-class Stage:
+class SpectrumFigure:
     """The figures. `frames` goes to the browser once for each rollout; a script draws the row that `look` names."""
 
     def __init__(self, rollout: Rollout, setting: Setting, *, step: float, **look: int):
@@ -117,7 +117,7 @@ class Stage:
         names = ("frames", "look", "pictures", "lines", "bands", "band", "cursors", "now", "step")
         models = {name: getattr(self, name) for name in names}
         constants = {"mean": np.log10(self.mean).tolist(), "shown": SHOWN, "shells": self.shells}
-        draw = CustomJS.from_file(HERE / "spectrum_stage.mjs", **models, **constants)
+        draw = CustomJS.from_file(HERE / "spectrum_figure.mjs", **models, **constants)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
         self.spectrum.js_on_change("inner_width", draw)  # the first time, when it has found its place

@@ -1,4 +1,4 @@
-// Draws one frame of the rollout explorer. Everything is in row k of `frames`; `put` and `fit` are those of pictures.mjs.
+// Draws one frame of the rollout explorer. Everything is in row k of `frames`; `put` and `fit` are those of images.mjs.
 
 export default ({frames, look, screens, pictures, dots, trails, cursor, clock, length}) => {
   const columns = frames.data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from flow_film import EXACT, NONE, TRAINED, Columns, Setting, second
+from flow_setting import EXACT, NONE, TRAINED, Columns, Setting, second
 from theme import chapter
 
 from phibe.experiments.report import committed
@@ -36,7 +36,7 @@ WHY = (
 
 
 def reading(setting: Setting, columns: Columns) -> str:
-    """The numbers at the film's end, those of the experiment's own run for all pairs, and the reason."""
+    """The numbers at the animation's end, those of the experiment's own run for all pairs, and the reason."""
     flows = [(name, second("") if i else "") for i, name in enumerate(setting.estimators)]
     truth = (
         f"two draws of the SDE are {columns['divergence'][-1]:.2f} apart, two ensembles of it"
@@ -64,7 +64,7 @@ def _tenths(value: float) -> str:
 
 
 def _closer(names: tuple[str, ...], columns: Columns) -> str:
-    """Which of two flows is nearer to the distribution over the film, if either is."""
+    """Which of two flows is nearer to the distribution over the animation, if either is."""
     if len(names) < 2:
         return ""
     errors = [float(columns[name][1:].mean()) for name in ("law_error", second("law_error"))]

@@ -1,4 +1,4 @@
-"""Long computations of a session: one at a time, in a thread, told as they go, each stopped by the next."""
+"""Long computations of a session: one at a time, in a thread, with progress, each stopped by the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 PAUSE = 0.15
-"""Seconds between two tellings."""
+"""Seconds between two reports of progress."""
 
 Result = TypeVar("Result")
 
@@ -17,15 +17,15 @@ class Superseded(Exception):
     """Something newer was asked for."""
 
 
-class Turns:
-    """Of everything asked for, the newest is worked out; it begins when the one before has ended."""
+class Jobs:
+    """Of all the jobs of a session only the newest is computed; it begins when the one before has ended."""
 
     def __init__(self) -> None:
         self.newest, self.busy = 0, Lock()
 
     async def take(self, work: Callable[[Callable[[float], None]], Result], tell: Callable[[float], None]) -> Result:
         """What `work(watch)` returns. It calls `watch(done)` often; `tell(done)` hears of it now and then, on the
-        server's loop. Superseded is raised in it, and here, as soon as there is another turn."""
+        server's loop. Superseded is raised in it, and here, as soon as there is another job."""
         self.newest += 1
         mine, reached = self.newest, 0.0
 

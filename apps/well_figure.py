@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bokeh.models import ColumnDataSource, CustomJS, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
-from flow_film import Columns, second
+from flow_setting import Columns, second
 from in_browser import HERE, source, unsynced
 from theme import figure, key, palette
 from well_frames import HIGH, LOW
@@ -13,8 +13,8 @@ ROWS = ("samples", "flow", second("flow"))
 DEPTH = 0.13  # of a row of particles, in units of the density
 
 
-class WellStage:
-    """Two figures over one x axis, drawn as in `Stage`: `frames` is sent once, a script draws the row of `look`."""
+class WellFigure:
+    """Two figures over one axis, drawn as in `FlowFigure`: `frames` is sent once, a script draws the row of `look`."""
 
     def __init__(self, look: ColumnDataSource, cursors: list[Span]):
         self.look, self.cursors, self.colors = look, cursors, palette()
@@ -28,7 +28,7 @@ class WellStage:
         self._script()
 
     def show(self, columns: Columns, estimators: tuple[str, ...]) -> None:
-        """Send a film, in the colours of its estimators; the browser stays at the frame it shows. {} shows nothing."""
+        """Send an animation in the colours of its estimators; the browser stays at its frame. {} shows nothing."""
         for parts, estimator in zip(self.tinted.values(), estimators, strict=False):
             for glyph, name in parts:
                 setattr(glyph, name, self.colors[estimator])
@@ -77,7 +77,7 @@ class WellStage:
     def _script(self) -> None:
         models = {name: getattr(self, name) for name in ("frames", "look", "sources", "cursors")}
         extra = {"title": self.density.title, "height": self.field.y_range, "low": LOW, "high": HIGH, "depth": DEPTH}
-        draw = CustomJS.from_file(HERE / "well_stage.mjs", **models, **extra)
+        draw = CustomJS.from_file(HERE / "well_figure.mjs", **models, **extra)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
         for size in ("inner_width", "inner_height"):

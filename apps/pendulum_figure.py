@@ -7,7 +7,7 @@ import math
 import numpy as np
 from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
-from flow_film import Columns, second
+from flow_setting import Columns, second
 from in_browser import HERE, source, unsynced
 from theme import figure, key, palette
 
@@ -18,8 +18,8 @@ TRAIL = 20  # frames a trail looks back
 PIS = {-math.pi: "−π", 0.0: "0", math.pi: "π"}
 
 
-class PendulumStage:
-    """Three figures, drawn as in `Stage`: `frames` is sent once, a script draws the row of `look`."""
+class PendulumFigure:
+    """Three figures, drawn as in `FlowFigure`: `frames` is sent once, a script draws the row of `look`."""
 
     def __init__(self, look: ColumnDataSource, cursors: list[Span]):
         self.look, self.cursors, self.colors = look, cursors, palette()
@@ -30,7 +30,7 @@ class PendulumStage:
         self._script()
 
     def show(self, columns: Columns, estimators: tuple[str, ...]) -> None:
-        """Send a film, in the colours of its estimators; the browser stays at the frame it shows. {} shows nothing."""
+        """Send an animation in the colours of its estimators; the browser stays at its frame. {} shows nothing."""
         for parts, estimator in zip(self.tinted.values(), estimators, strict=False):
             for glyph, name in parts:
                 setattr(glyph, name, self.colors[estimator])
@@ -82,7 +82,7 @@ class PendulumStage:
         return plot
 
     def _tint(self, name: str, *parts: tuple[Glyph, str]) -> None:
-        """Parts of a flow take its estimator's colour when a film is shown; those of the one path are black."""
+        """Parts of a flow take its estimator's colour when an animation is shown; those of the one path are black."""
         if name in FLOWS:
             self.tinted[name] += parts
         else:
@@ -92,7 +92,7 @@ class PendulumStage:
     def _script(self) -> None:
         models = {name: getattr(self, name) for name in ("frames", "look", "sources", "cursors", "drawn")}
         extra = {"title": self.drawn.title, "ensembles": ENSEMBLES, "length": TRAIL}
-        draw = CustomJS.from_file(HERE / "pendulum_stage.mjs", **models, **extra)
+        draw = CustomJS.from_file(HERE / "pendulum_figure.mjs", **models, **extra)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
         for size in ("inner_width", "inner_height"):

@@ -1,4 +1,4 @@
-"""What the flow explorer's films share: the setting that decides one, its length, and the form of its columns."""
+"""What the flow explorer's animations share: the setting that decides one, its length, and the form of its columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def second(name: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a film depends on.
+    """All that an animation depends on.
 
     `drift` and `noise` are the matrices A and S of a custom process; `knots` are those of a linear process's field in
     time, `degree` is that of the double well's in x.
@@ -83,7 +83,7 @@ class Setting:
 
 
 def simulate(setting: Setting, *, paths: int | None = None, seed: int | None = None) -> tuple[Trajectories, ...]:
-    """The paths as the estimator sees them, at the observation times, and as the film shows them, at the frames."""
+    """The paths as the estimator sees them, at the observation times, and as they are shown, at the frames."""
     frames, observations = FRAMES - 1, setting.observations
     times = torch.linspace(0, setting.end, max(frames, observations) + 1, dtype=torch.float64)
     seed = setting.seed if seed is None else seed

@@ -15,7 +15,7 @@ from theme import figure, key, palette
 TITLE = "sliced W₂ from held-out paths, in spreads"
 
 
-class RunStage:
+class RunFigure:
     """`frames` goes to the browser once for each setting; a script draws the row that `look` names."""
 
     def __init__(self, kind: str, *, frame: int = 0):
@@ -30,7 +30,7 @@ class RunStage:
         self._script()
 
     def show(self, columns: Columns, objective: str, quality: dict[str, Any]) -> None:
-        """Send a film in the colour of its objective; the browser stays at its frame. {} shows nothing."""
+        """Send an animation in the colour of its objective; the browser stays at its frame. {} shows nothing."""
         for glyph, name in self.tinted:
             setattr(glyph, name, self.colors.get(objective, self.colors["phibe"]))
         names = columns.get("names", ["t", "x"])
@@ -92,11 +92,11 @@ class RunStage:
     def _bars(self, axis: str) -> Figure:
         plot = figure(x_range=Range1d(-1, 1), y_range=Range1d(0, 1))
         plot.yaxis.axis_label = "density"
-        observed, carried = source("x", "x1", "y"), source("x", "y")
-        self.sources |= {f"{axis}bars": observed, f"{axis}bars2": carried}
+        observed, generated = source("x", "x1", "y"), source("x", "y")
+        self.sources |= {f"{axis}bars": observed, f"{axis}bars2": generated}
         ground = {"fill_color": self.colors["samples"], "fill_alpha": 0.45, "line_color": None}
         plot.quad(left="x", right="x1", bottom=0, top="y", source=observed, **ground)
-        line = plot.step("x", "y", source=carried, mode="after", line_width=2.5)
+        line = plot.step("x", "y", source=generated, mode="after", line_width=2.5)
         self.tinted.append((line.glyph, "line_color"))
         return plot
 
@@ -130,7 +130,7 @@ class RunStage:
         clock.update(name="run clock", text="t", text_font_size="1.05rem")
         models = {name: getattr(self, name) for name in ("frames", "look", "sources", "cursor", "time")}
         screens = self.main if self.kind == "pictures" else []
-        draw = CustomJS.from_file(HERE / "run_stage.mjs", **models, clock=clock, screens=screens)
+        draw = CustomJS.from_file(HERE / "run_figure.mjs", **models, clock=clock, screens=screens)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
         for plot in self.main:

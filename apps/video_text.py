@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rollout_words import OBJECTIVE
+from rollout_text import OBJECTIVE
 from theme import chapter, equation
 from video_frames import LENGTH, Columns, Setting
 
@@ -40,7 +40,7 @@ FLOWS = (AUGMENTED, CONDITIONED)
 
 
 def reading(setting: Setting, columns: Columns) -> str:
-    """How to read the picture, with the scores of the whole film."""
+    """How to read the figure, with the scores of the whole clip."""
     ends = {name: columns[f"{name}_mse"][-1] for name in ("guess", "still", "codec")}
     frames = len(columns["t"]) - setting.context
     scores = (
@@ -64,7 +64,7 @@ def _slow(setting: Setting) -> str:
 
 def _foreign(setting: Setting) -> str:
     if setting.upload:
-        return "All was trained on drawn figures alone: of a film from the world the codec already loses much."
+        return "All was trained on drawn figures alone: of a real video the codec already loses much."
     return "The figure is drawn, of a person that no training has seen."
 
 

@@ -6,9 +6,9 @@ import math
 from html import escape
 
 import numpy as np
-import pendulum_words
+import pendulum_text
 import torch
-from flow_film import EXACT, GROWTH, PENDULUM, WELL, Columns, Setting, second, times_seen
+from flow_setting import EXACT, GROWTH, PENDULUM, WELL, Columns, Setting, second, times_seen
 from theme import chapter, equation
 
 from phibe.objectives import OBJECTIVES
@@ -66,7 +66,7 @@ def character(setting: Setting) -> str:
     if setting.process == WELL:
         return WELL_CHARACTER
     if setting.process == PENDULUM:
-        return pendulum_words.CHARACTER
+        return pendulum_text.CHARACTER
     system = setting.system()
     values = torch.linalg.eigvals(system.A)
     rate = float(values.real.max())
@@ -115,7 +115,7 @@ def _short(value: float) -> str:
 def reading(setting: Setting, columns: Columns) -> str:
     """How to read the picture, with the numbers at its end, and which of two flows is closer."""
     if setting.process == PENDULUM:
-        return pendulum_words.reading(setting, columns)
+        return pendulum_text.reading(setting, columns)
     flows = [(name, "" if i == 0 else second("")) for i, name in enumerate(setting.estimators)]
     shape = "steps on the dashed curve" if setting.process == WELL else "solid ellipse on the dashed one"
     if len(flows) == 1:
@@ -148,7 +148,7 @@ def _numbers(name: str, columns: Columns, end: str) -> str:
 
 
 def _comparison(names: tuple[str, ...], columns: Columns) -> str:
-    """Which of two velocities is closer to the true one, by the root of the mean square over the film."""
+    """Which of two velocities is closer to the true one, by the root of the mean square over the animation."""
     errors = [_over_time(columns["velocity_error"]), _over_time(columns[second("velocity_error")])]
     both = " and ".join(f"{_short(error)} for <b>{name}</b>" for name, error in zip(names, errors, strict=True))
     head = f"Over the whole animation the velocity error is {both}"
@@ -190,7 +190,7 @@ def equations(setting: Setting) -> str:
             r"\partial_t\rho_t = -\partial_x(v\rho_t)",
         ]
     elif setting.process == PENDULUM:
-        lines = list(pendulum_words.LINES)
+        lines = list(pendulum_text.LINES)
     else:
         lines = [
             r"\mathrm{d}X = A(X - \mu)\,\mathrm{d}t + S\,\mathrm{d}B",
@@ -203,7 +203,7 @@ def equations(setting: Setting) -> str:
         f"{chapter('03_affine_flow', 'Fitting an affine flow')}, compared in "
         f"{chapter('06_estimators', 'Which velocity, which estimator')}."
     )
-    links = pendulum_words.LINKS if setting.process == PENDULUM else links
+    links = pendulum_text.LINKS if setting.process == PENDULUM else links
     return "".join(map(equation, lines)) + f"<p>{links}</p>"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_words import OBJECTIVE
+from rollout_text import OBJECTIVE
 from spectrum_frames import STILL, Rollout, Setting
 from theme import chapter, equation
 
@@ -35,7 +35,7 @@ NOTE = {
 def title(setting: Setting, drawn: bool) -> str:
     """What is on the screen."""
     which = f", draw {setting.draw}" if drawn else ""
-    return f"<b>{setting.label}</b>, interval {setting.interval:g}, test film {setting.film}{which}"
+    return f"<b>{setting.label}</b>, interval {setting.interval:g}, test clip {setting.clip}{which}"
 
 
 def progress(setting: Setting, done: float, frames: int) -> str:

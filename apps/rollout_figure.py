@@ -14,7 +14,7 @@ AXES = {"pictures": ("latent z₁", "latent z₂"), "states": ("θ₁ (rad)", "�
 TRAIL = 15
 
 
-class Stage:
+class RolloutFigure:
     """The figures. `frames` goes to the browser once for each setting; a script draws the row that `look` names."""
 
     def __init__(self, columns: Columns, setting: Setting, *, frame: int):
@@ -81,8 +81,8 @@ class Stage:
         models = {
             name: getattr(self, name) for name in ("frames", "look", "screens", "pictures", "dots", "trails", "cursor")
         }
-        draw = script("pictures.mjs", "rollout_stage.mjs", clock=self.errors.title, length=TRAIL, **models)
-        redraw(draw, look=self.look, films=[self.frames], screens=self.screens)
+        draw = script("images.mjs", "rollout_figure.mjs", clock=self.errors.title, length=TRAIL, **models)
+        redraw(draw, look=self.look, sources=[self.frames], screens=self.screens)
 
 
 def _planes(columns: Columns) -> Columns:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bokeh.models import ColumnDataSource, CustomJS, Glyph, Range1d, Span
 from bokeh.plotting import figure as Figure
-from flow_film import Columns, second
 from flow_frames import TRAIL
+from flow_setting import Columns, second
 from in_browser import HERE, source, unsynced
 from theme import figure, key, palette
 
@@ -14,7 +14,7 @@ CAMERAS = ("follow", "whole")
 FADE = (0.2, 0.5)  # opacity of a trail's halves, the older first
 
 
-class Stage:
+class FlowFigure:
     """The figure. `frames` goes to the browser once for each setting; a script draws the row that `look` names."""
 
     def __init__(self, look: ColumnDataSource, cursors: list[Span]):
@@ -30,7 +30,7 @@ class Stage:
         self._script()
 
     def show(self, columns: Columns, estimators: tuple[str, ...]) -> None:
-        """Send a film, in the colours of its estimators; the browser stays at the frame it shows. {} shows nothing."""
+        """Send an animation in the colours of its estimators; the browser stays at its frame. {} shows nothing."""
         for parts, estimator in zip(self.tinted.values(), estimators, strict=False):
             for glyph, name in parts:
                 setattr(glyph, name, self.colors[estimator])
@@ -86,7 +86,7 @@ class Stage:
         models = {name: getattr(self, name) for name in ("frames", "look", "plane", "sources", "cursors")}
         colors = {name: self.colors[name] for name in ("exact", "difference")}
         extra = {"colors": colors, "dots": self.dots, "rings": self.rings, "length": TRAIL, "parts": len(FADE)}
-        draw = CustomJS.from_file(HERE / "flow_stage.mjs", **models, **extra)
+        draw = CustomJS.from_file(HERE / "flow_figure.mjs", **models, **extra)
         self.look.js_on_change("change", draw)
         self.frames.js_on_change("data", draw)
         for size in ("inner_width", "inner_height"):

@@ -1,4 +1,4 @@
-// What scripts that show films share.
+// What scripts that show animations share.
 
 // Sources are changed in place and told so, which neither copies nor sends anything to the server.
 const put = (source, columns) => {
