@@ -6,7 +6,6 @@ A report holds every number that book, README and apps show. Read next: `theory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -23,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from phibe.experiments import EXPERIMENTS
+from phibe.experiments.downloads import sha256_of
 from phibe.files import copy, write_json, writing
 from phibe.training.devices import pick
 from phibe.training.tensors import save_tensors
@@ -351,8 +351,4 @@ def keep(run: Path, experiment: str) -> None:
         if (run / name).exists():
             copy(run / name, ARTIFACTS / experiment / name)
     files = sorted(path for path in ARTIFACTS.glob("*/*") if path.is_file())
-    write_json(ARTIFACTS / "manifest.json", {str(p.relative_to(ARTIFACTS)): _sha256(p) for p in files})
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    write_json(ARTIFACTS / "manifest.json", {str(p.relative_to(ARTIFACTS)): sha256_of(p) for p in files})
