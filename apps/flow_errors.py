@@ -9,7 +9,7 @@ from flow_setting import PENDULUM, WELL, Columns, Setting, second
 from in_browser import unsynced
 from theme import figure, palette
 
-PLOTS = (("velocity_error", "speed"), ("law_error", "sample_error"))
+PLOTS = (("velocity_error", "speed"), ("marginal_error", "sample_error"))
 CURVES = tuple(name for error, reference in PLOTS for name in (error, second(error), reference))
 VELOCITY = "‖v̂ − v‖ in L²(ρₜ), dotted: ‖v‖"
 LAW = "W₂ from the exact one, dotted: samples"

@@ -80,7 +80,7 @@ class FlowExplorer(pn.viewable.Viewer):
         self.plane = place(self.figure.plane, TALL)
         self.line = pn.Column(place(self.well.density, share(0.62)), place(self.well.field, share(0.38)), **WIDE)
         portraits = pn.Column(*(place(plot, share(0.5)) for plot in self.pendulum.portraits))
-        self.swing = wrap(pn.Column(place(self.pendulum.drawn, TALL)), portraits, basis=(260, 240))
+        self.pendulum_view = wrap(pn.Column(place(self.pendulum.drawn, TALL)), portraits, basis=(260, 240))
         self._draw(self.setting(), frames(self.setting()))
         self.figures = self._figures()
 
@@ -124,7 +124,7 @@ class FlowExplorer(pn.viewable.Viewer):
     def _draw(self, setting: Setting, columns: Columns) -> None:
         """Show the animation on the figure that it is made for, and empty and hide the others."""
         self.errors.show(columns, setting)
-        for view, figure in ((self.plane, self.figure), (self.line, self.well), (self.swing, self.pendulum)):
+        for view, figure in ((self.plane, self.figure), (self.line, self.well), (self.pendulum_view, self.pendulum)):
             view.visible = figure is self._stage(setting)
             figure.show(columns if view.visible else {}, setting.estimators)
         self.shown = (setting, columns)
@@ -194,12 +194,12 @@ class FlowExplorer(pn.viewable.Viewer):
 
     def _figures(self) -> pn.Row:
         errors = (place(plot, HALF) for plot in self.errors.figures)
-        figure = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.swing, self.player)
+        figure = pn.Column(prose(self.key, margin=(0, 10)), self.plane, self.line, self.pendulum_view, self.player)
         return wrap(figure, pn.Column(*errors), basis=(500, 300))
 
     def __panel__(self) -> pn.Column:
-        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
-        return pn.Column(self.problem, self.figures, words, **WIDE)
+        text = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
+        return pn.Column(self.problem, self.figures, text, **WIDE)
 
 
 if pn.state.served:

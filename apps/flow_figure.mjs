@@ -80,12 +80,12 @@ const show_arrows = ({sources, colors}, mode, view, exact, flows) => {
   return ["", "arrows: v", "arrows: v̂", `arrows: v̂ − v${times == 1 ? "" : `, ${times} times as long`}`][mode]
 }
 
-// The particles, trails and law of one flow, or nothing where there is no such flow.
+// The particles, trails and marginal of one flow, or nothing where there is no such flow.
 const show_flow = ({frames, look, sources, length, parts}, end, share) => {
   const [columns, k, there] = [frames.data, look.data.frame[0], frames.data[`particle_x${end}`] !== undefined]
   const [xs, ys] = [columns[`particle_x${end}`], columns[`particle_y${end}`]]
   put(sources[`flow${end}_dots`], there ? {x: row(xs, k), y: row(ys, k)} : {x: [], y: []})
-  put(sources[`flow${end}_law`], there ? ring(row(columns[`flow_law${end}`], k)) : {x: [], y: []})
+  put(sources[`flow${end}_marginal`], there ? ring(row(columns[`flow_marginal${end}`], k)) : {x: [], y: []})
   for (let i = 0; i < parts; i++) {
     const at = (j) => Math.max(0, k - Math.round(length * (parts - j) / parts))
     put(sources[`flow${end}_trail${i}`], there ? trails(xs, ys, [at(i), at(i + 1)], share) : {xs: [], ys: []})
@@ -102,7 +102,7 @@ export default (args) => {
   if (columns.fitted_2 !== undefined) flows.push({fitted: row(columns.fitted_2, k), color: rings.line_color.value})
   const caption = show_arrows(args, mode, view, row(columns.exact, k), flows)
   put(sources.samples, {x: row(columns.sample_x, k), y: row(columns.sample_y, k)})
-  put(sources.law, ring(row(columns.law, k)))
+  put(sources.marginal, ring(row(columns.marginal, k)))
   for (const end of ["", "_2"]) show_flow(args, end, TRAILS / flows.length)
   plane.title.text = `t = ${columns.t[k].toFixed(2)}     ${caption}`
   for (const cursor of cursors) cursor.location = columns.t[k]

@@ -20,9 +20,9 @@ class FlowFigure:
     def __init__(self, look: ColumnDataSource, cursors: list[Span]):
         self.look, self.cursors, self.colors = look, cursors, palette()
         self.frames = ColumnDataSource()
-        self.sources = {name: source("x", "y") for name in ("samples", "law")}
+        self.sources = {name: source("x", "y") for name in ("samples", "marginal")}
         for flow in ("flow", second("flow")):
-            self.sources |= {f"{flow}_dots": source("x", "y"), f"{flow}_law": source("x", "y")}
+            self.sources |= {f"{flow}_dots": source("x", "y"), f"{flow}_marginal": source("x", "y")}
             self.sources |= {f"{flow}_trail{i}": source("xs", "ys") for i in range(len(FADE))}
         self.sources |= {"arrows": source("x", "y", "x1", "y1", "angle", "color")}
         self.tinted: dict[str, list[tuple[Glyph, str]]] = {}
@@ -56,7 +56,7 @@ class FlowFigure:
         self.dots = self._flow(plot, "flow", size=5.5, line_color=None, fill_alpha=0.9)
         self.rings = self._flow(plot, second("flow"), size=8, line_width=1.5, fill_color=None)
         style = {"line_width": 2.5, "line_dash": [7, 5], "line_color": self.colors["exact"]}
-        plot.line("x", "y", source=self.sources["law"], **style)
+        plot.line("x", "y", source=self.sources["marginal"], **style)
         unsynced(plot.title).update(name="clock", text="t", text_font_size="1.1rem")
         plot.min_border_left = 62  # wide enough for every tick label, so that the plane does not jump
         return unsynced(plot)
@@ -76,7 +76,7 @@ class FlowFigure:
             parts.append((lines.glyph, "line_color"))
         dots = plot.scatter("x", "y", source=self.sources[f"{flow}_dots"], **style).glyph
         parts.append((dots, "fill_color" if "fill_alpha" in style else "line_color"))
-        ellipse = plot.line("x", "y", source=self.sources[f"{flow}_law"], line_width=3.5)
+        ellipse = plot.line("x", "y", source=self.sources[f"{flow}_marginal"], line_width=3.5)
         parts.append((ellipse.glyph, "line_color"))
         return dots
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from phibe.flow import Flow
 from phibe.linear.affine import AffineField, fit_affine
-from phibe.metrics import gaussian_w2, moments
+from phibe.metrics import gaussian_w2, matrix_root, moments
 from phibe.systems.ou import OU, Gaussian
 from phibe.theory import affine_coefficients, affine_gap, flow_map, pushforward
 from phibe.trajectories import Trajectories
@@ -52,29 +52,29 @@ def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
     """The animation of a linear process: simulate, fit, integrate, compare."""
     system = setting.system()
     seen, shown = simulate(setting)
-    law = system.marginal(shown.times)
+    marginal = system.marginal(shown.times)
     exact = affine_coefficients(system.velocity, shown.times, 2)
-    laws = _each(law)
+    marginals = _each(marginal)
     columns = {
         "t": shown.times,
         **_points("sample", shown.states[:PARTICLES].movedim(1, 0)),
-        "law": _ellipse(law),
+        "marginal": _ellipse(marginal),
         "exact": torch.cat([exact[0].flatten(1), exact[1]], 1),
-        "speed": torch.tensor([affine_gap(*parts) for parts in zip(laws, *exact, strict=True)]),
-        "sample_error": torch.tensor([gaussian_w2(moments(shown.states[:, i]), b) for i, b in enumerate(laws)]),
+        "speed": torch.tensor([affine_gap(*parts) for parts in zip(marginals, *exact, strict=True)]),
+        "sample_error": torch.tensor([gaussian_w2(moments(shown.states[:, i]), b) for i, b in enumerate(marginals)]),
     }
-    flow_laws = []
+    flow_marginals = []
     for estimator in setting.estimators:
         flow = estimate(system, seen, estimator, setting.knots)
         maps = _maps(flow, seen.times, setting.integrator)
-        flow_laws.append(pushforward(system.marginal(0.0), *maps))
+        flow_marginals.append(pushforward(system.marginal(0.0), *maps))
         own = {
             **_points("particle", shown.states[:PARTICLES, 0] @ maps[0].mT + maps[1][:, None]),
-            "flow_law": _ellipse(flow_laws[-1]),
-            **_errors(affine_coefficients(flow.velocity, shown.times, 2), exact, laws, flow_laws[-1]),
+            "flow_marginal": _ellipse(flow_marginals[-1]),
+            **_errors(affine_coefficients(flow.velocity, shown.times, 2), exact, marginals, flow_marginals[-1]),
         }
-        columns |= own if len(flow_laws) == 1 else {second(name): column for name, column in own.items()}
-    return {**columns, **_cameras(law, flow_laws)}
+        columns |= own if len(flow_marginals) == 1 else {second(name): column for name, column in own.items()}
+    return {**columns, **_cameras(marginal, flow_marginals)}
 
 
 def estimate(system: OU, seen: Trajectories, estimator: str, knots: int) -> Flow:
@@ -97,41 +97,41 @@ def _maps(flow: Flow, times: Tensor, method: str) -> list[Tensor]:
     return [resample(part.double().nan_to_num(FAR).clamp(-FAR, FAR)) for part in maps]
 
 
-def _errors(fitted: Affine, exact: Affine, laws: list[Gaussian], flow_law: Gaussian) -> dict[str, Tensor]:
+def _errors(fitted: Affine, exact: Affine, marginals: list[Gaussian], flow_marginal: Gaussian) -> dict[str, Tensor]:
     """The fitted field as (A | b), the L²(ρ_t) norm of v̂ − v, and W₂ of the flow's distribution from the exact one."""
     gap = [a - b for a, b in zip(fitted, exact, strict=True)]
     return {
         "fitted": torch.cat([fitted[0].flatten(1), fitted[1]], 1),
-        "velocity_error": torch.tensor([affine_gap(*parts) for parts in zip(laws, *gap, strict=True)]),
-        "law_error": torch.tensor([gaussian_w2(a, b) for a, b in zip(_each(flow_law), laws, strict=True)]),
+        "velocity_error": torch.tensor([affine_gap(*parts) for parts in zip(marginals, *gap, strict=True)]),
+        "marginal_error": torch.tensor(
+            [gaussian_w2(a, b) for a, b in zip(_each(flow_marginal), marginals, strict=True)]
+        ),
     }
 
 
-def _each(law: Gaussian) -> list[Gaussian]:
+def _each(marginal: Gaussian) -> list[Gaussian]:
     """The distribution at each time, from all of them in one."""
-    return [Gaussian(*parts) for parts in zip(law.mean, law.covariance, strict=True)]
+    return [Gaussian(*parts) for parts in zip(marginal.mean, marginal.covariance, strict=True)]
 
 
 def _points(name: str, x: Tensor) -> dict[str, Tensor]:
     return {f"{name}_x": x[..., 0], f"{name}_y": x[..., 1]}
 
 
-def _ellipse(law: Gaussian) -> Tensor:
+def _ellipse(marginal: Gaussian) -> Tensor:
     """(mean, R) with the 2σ ellipse {mean + R (cos φ, sin φ)}, R = 2 C^½: (F, 6)."""
-    values, vectors = torch.linalg.eigh(law.covariance)
-    root = vectors * (2 * values.clamp(min=0).sqrt())[:, None, :]
-    return torch.cat([law.mean, (root @ vectors.mT).flatten(1)], 1)
+    return torch.cat([marginal.mean, 2 * matrix_root(marginal.covariance).flatten(1)], 1)
 
 
-def _cameras(law: Gaussian, flow_laws: list[Gaussian]) -> dict[str, np.ndarray]:
+def _cameras(marginal: Gaussian, flow_marginals: list[Gaussian]) -> dict[str, np.ndarray]:
     """Boxes (centre, half widths) that hold all marginals and their trails: one follows, one holds all frames."""
-    spread = 3 * law.covariance.diagonal(dim1=1, dim2=2).sqrt()
-    low, high = law.mean - spread, law.mean + spread
-    for flow_law in flow_laws:  # one that runs away leaves the picture instead of shrinking everything else
-        away = flow_law.mean - law.mean
-        reach = 3 * flow_law.covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-        low = torch.minimum(low, law.mean + (away - reach).clamp(min=-2 * spread))
-        high = torch.maximum(high, law.mean + (away + reach).clamp(max=2 * spread))
+    spread = 3 * marginal.covariance.diagonal(dim1=1, dim2=2).sqrt()
+    low, high = marginal.mean - spread, marginal.mean + spread
+    for flow_marginal in flow_marginals:  # one that diverges leaves the figure instead of shrinking everything else
+        away = flow_marginal.mean - marginal.mean
+        reach = 3 * flow_marginal.covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+        low = torch.minimum(low, marginal.mean + (away - reach).clamp(min=-2 * spread))
+        high = torch.maximum(high, marginal.mean + (away + reach).clamp(max=2 * spread))
     sides = low.numpy(), high.numpy()
     follow = (_smooth(_trailing(side, reduce)) for side, reduce in zip(sides, (np.min, np.max), strict=True))
     whole = (np.broadcast_to(side, low.shape) for side in (sides[0].min(0), sides[1].max(0)))

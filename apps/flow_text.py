@@ -134,17 +134,17 @@ def reading(setting: Setting, columns: Columns) -> str:
 def _bias(setting: Setting, columns: Columns) -> str:
     if setting.process == WELL or setting.estimator != "phibe":
         return ""
-    spread = math.sqrt(float((columns["law"][-1, 2:] ** 2).sum())) / 2
-    return "" if float(columns["law_error"][-1]) < 0.3 * spread else BIASED
+    spread = math.sqrt(float((columns["marginal"][-1, 2:] ** 2).sum())) / 2
+    return "" if float(columns["marginal_error"][-1]) < 0.3 * spread else BIASED
 
 
 def _numbers(name: str, columns: Columns, end: str) -> str:
-    error, lost = float(columns[f"law_error{end}"][-1]), float(columns.get(f"lost{end}", [0.0])[-1])
-    law = f"W₂ of the distribution {_short(error)}" if math.isfinite(error) else "the flow has diverged"
+    error, lost = float(columns[f"marginal_error{end}"][-1]), float(columns.get(f"lost{end}", [0.0])[-1])
+    distance = f"W₂ of the distribution {_short(error)}" if math.isfinite(error) else "the flow has diverged"
     if lost > 0:
-        law += f", {100 * lost:.2g} % of the particles have diverged out of the figure"
+        distance += f", {100 * lost:.2g} % of the particles have diverged out of the figure"
     head = f"<b>{name}</b>: velocity error" if name else "velocity error"
-    return f"{head} {_short(float(columns[f'velocity_error{end}'][-1]))}, {law}"
+    return f"{head} {_short(float(columns[f'velocity_error{end}'][-1]))}, {distance}"
 
 
 def _comparison(names: tuple[str, ...], columns: Columns) -> str:

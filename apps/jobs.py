@@ -24,12 +24,12 @@ class Jobs:
         self.newest, self.busy = 0, Lock()
 
     async def take(self, work: Callable[[Callable[[float], None]], Result], tell: Callable[[float], None]) -> Result:
-        """What `work(watch)` returns. It calls `watch(done)` often; `tell(done)` hears of it now and then, on the
+        """What `work(report)` returns. It calls `report(done)` often; `tell(done)` hears of it now and then, on the
         server's loop. Superseded is raised in it, and here, as soon as there is another job."""
         self.newest += 1
         mine, reached = self.newest, 0.0
 
-        def watch(done: float) -> None:
+        def report(done: float) -> None:
             nonlocal reached
             if mine != self.newest:
                 raise Superseded
@@ -37,8 +37,8 @@ class Jobs:
 
         def begin() -> Result:
             with self.busy:
-                watch(0.0)
-                return work(watch)
+                report(0.0)
+                return work(report)
 
         task = asyncio.ensure_future(asyncio.to_thread(begin))
         while not (await asyncio.wait({task}, timeout=PAUSE))[0]:

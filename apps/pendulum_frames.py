@@ -15,7 +15,7 @@ from phibe.metrics import sliced_w2
 
 DRAWN = 150  # of the ensemble; the first of it is the one path
 ENSEMBLE = 300
-FRESH = 500  # paths from starts of their own, to measure laws against
+FRESH = 500  # paths from starts of their own, to measure distributions against
 UNSEEN = 5000  # added to seeds: the flows were trained on paths of seed 0
 
 distance = partial(sliced_w2, directions=64)
@@ -30,16 +30,16 @@ def animation(setting: Setting) -> dict[str, Tensor]:
         "t": shown / RATE,
         **_ensemble("sample", paths),
         "divergence": _apart(twins, paths),
-        "sample_error": _law_apart(paths, fresh),
+        "sample_error": _distance(paths, fresh),
         "sample_gain": _gain(energy(paths)),
     }
     for i, estimator in enumerate(setting.estimators):
-        carried = carry(estimator, setting.integrator, seed, seconds)[:, shown]
+        integrated = integrate(estimator, setting.integrator, seed, seconds)[:, shown]
         own = {
-            **_ensemble("particle", carried),
-            "path_error": _apart(carried, paths),
-            "law_error": _law_apart(carried, fresh),
-            "gain": _gain(energy(carried)),
+            **_ensemble("particle", integrated),
+            "path_error": _apart(integrated, paths),
+            "marginal_error": _distance(integrated, fresh),
+            "gain": _gain(energy(integrated)),
         }
         columns |= {second(name): column for name, column in own.items()} if i else own
     return columns
@@ -61,7 +61,7 @@ def truth(seed: int, seconds: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @lru_cache(maxsize=16)
-def carry(estimator: str, integrator: str, seed: int, seconds: float) -> Tensor:
+def integrate(estimator: str, integrator: str, seed: int, seconds: float) -> Tensor:
     """The flow that was trained with the estimator, from where the paths start, a step for each frame: (n, time, 4)."""
     start = truth(seed, seconds)[0][:, 0]
     flow = pendulum_states.committed_flow(estimator)
@@ -90,7 +90,7 @@ def _apart(x: Tensor, y: Tensor) -> Tensor:
     return (_embed(x) - _embed(y)).square().sum(-1).mean(0).sqrt()
 
 
-def _law_apart(x: Tensor, y: Tensor) -> Tensor:
+def _distance(x: Tensor, y: Tensor) -> Tensor:
     """Sliced W₂ between two ensembles on circles, at each frame."""
     pairs = zip(_embed(x).unbind(1), _embed(y).unbind(1), strict=True)
     return torch.tensor([distance(a, b) for a, b in pairs], dtype=x.dtype)

@@ -48,11 +48,10 @@ def reading(setting: Setting, columns: Columns) -> str:
 
 
 def _numbers(name: str, integrator: str, columns: Columns, end: str) -> str:
-    path, law = (float(columns[f"{error}{end}"][-1]) for error in ("path_error", "law_error"))
+    path, marginal = (float(columns[f"{error}{end}"][-1]) for error in ("path_error", "marginal_error"))
     gain = _signed(columns[f"gain{end}"])
-    return (
-        f"<b>{name}</b> by {integrator} is {path:.2f} off single paths, {law:.2g} off the distribution, energy {gain}"
-    )
+    gaps = f"{path:.2f} off single paths, {marginal:.2g} off the distribution"
+    return f"<b>{name}</b> by {integrator} is {gaps}, energy {gain}"
 
 
 def _signed(column: np.ndarray) -> str:
@@ -67,7 +66,7 @@ def _closer(names: tuple[str, ...], columns: Columns) -> str:
     """Which of two flows is nearer to the distribution over the animation, if either is."""
     if len(names) < 2:
         return ""
-    errors = [float(columns[name][1:].mean()) for name in ("law_error", second("law_error"))]
+    errors = [float(columns[name][1:].mean()) for name in ("marginal_error", second("marginal_error"))]
     if max(errors) < 1.05 * min(errors):
         return " Over the animation their distributions are equally close."
     best = names[errors.index(min(errors))]
@@ -78,37 +77,38 @@ def _closer(names: tuple[str, ...], columns: Columns) -> str:
 def _pairs(setting: Setting) -> str:
     """Every objective with every integrator in the run that comes with the project: distribution, and energy gained."""
     report = committed("pendulum_states")
-    at = max(i for i, t in enumerate(report["law_times"]) if t <= setting.horizon)
+    at = max(i for i, t in enumerate(report["marginal_times"]) if t <= setting.horizon)
     flows = {key: report["flows"][f"{key[0]}, circles, {key[1]}"] for key in _keys(report.config)}
-    laws = {key: flow["sliced_w2"][at] for key, flow in flows.items()}
+    distances = {key: flow["sliced_w2"][at] for key, flow in flows.items()}
     heads = "".join(f"<th>{method}</th>" for method in report.config["integrators"])
-    rows = "".join(_row(name, report.config["integrators"], laws, flows, at) for name in report.config["objectives"])
-    floor, fed = (report["law_floor"][name][at] for name in ("sliced_w2", "energy_gain"))
+    integrators, at_time = report.config["integrators"], report["marginal_times"][at]
+    rows = "".join(_row(name, integrators, distances, flows, at) for name in report.config["objectives"])
+    floor, fed = (report["floor"][name][at] for name in ("sliced_w2", "energy_gain"))
     return (
-        f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {report['law_times'][at]:g}"
-        f" s: sliced W₂ of the distribution (energy gained). Two SDE ensembles: {floor:.3f} ({_tenths(fed)}).</p>"
-        f"{TABLE}<tr><th></th>{heads}</tr>{rows}</table>{_verdict(laws, floor)}"
+        f"<p>Each field by each integrator, with {report.config['ensemble']} paths at t = {at_time:g} s:"
+        f" sliced W₂ of the distribution (energy gained). Two SDE ensembles: {floor:.3f} ({_tenths(fed)}).</p>"
+        f"{TABLE}<tr><th></th>{heads}</tr>{rows}</table>{_verdict(distances, floor)}"
     )
 
 
-def _verdict(laws: dict[tuple[str, str], float], floor: float) -> str:
+def _verdict(distances: dict[tuple[str, str], float], floor: float) -> str:
     """Which pairs cannot be told from the SDE, and which is furthest from it."""
     near: dict[str, list[str]] = {}
-    for (name, method), law in laws.items():
-        if law < NEAR * floor:
+    for (name, method), distance in distances.items():
+        if distance < NEAR * floor:
             near.setdefault(name, []).append(method)
-    worst = max(laws, key=laws.__getitem__)
+    worst = max(distances, key=distances.__getitem__)
     pairs = "; ".join(f"{name} with {' or '.join(methods)}" for name, methods in near.items())
     first = f"As close to the SDE’s distribution as the SDE itself, or nearly: <b>{pairs}</b>. " if near else ""
-    return f"<p>{first}Furthest: <b>{' with '.join(worst)}</b>, {laws[worst] / floor:.1f} times as far.</p>"
+    return f"<p>{first}Furthest: <b>{' with '.join(worst)}</b>, {distances[worst] / floor:.1f} times as far.</p>"
 
 
 def _keys(config: dict) -> list[tuple[str, str]]:
     return [(name, method) for name in config["objectives"] for method in config["integrators"]]
 
 
-def _row(name: str, methods: list[str], laws: dict, flows: dict, at: int) -> str:
-    cells = (f"{laws[name, m]:.3f} ({_tenths(flows[name, m]['energy_gain'][at])})" for m in methods)
+def _row(name: str, methods: list[str], distances: dict, flows: dict, at: int) -> str:
+    cells = (f"{distances[name, m]:.3f} ({_tenths(flows[name, m]['energy_gain'][at])})" for m in methods)
     return f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 

@@ -102,8 +102,8 @@ class RolloutExplorer(Working):
         return pn.Column(heading("Learnt from"), Buttons.from_param(self.param.source, **WIDE), self.side, **WIDE)
 
     def _pendulum(self) -> tuple[pn.Column, pn.Column]:
-        """Figures with their words, and the controls."""
-        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
+        """Figures with their text, and the controls."""
+        text = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
         controls = pn.Column(
             heading("Test path"),
             pn.widgets.IntSlider.from_param(self.param.path, **WIDE),
@@ -116,7 +116,7 @@ class RolloutExplorer(Working):
             prose(links("pictures"), css_classes=["small"]),
             **WIDE,
         )
-        return pn.Column(self.problem, self.figures, words, **WIDE), controls
+        return pn.Column(self.problem, self.figures, text, **WIDE), controls
 
     def _figures(self) -> pn.Column:
         screens, curves = side_by_side(*self.figure.screens), side_by_side(self.figure.plane, self.figure.errors)

@@ -45,10 +45,10 @@ class Setting:
 def frames(setting: Setting) -> Columns:
     """The columns of an animation, a row for each frame. Sessions share them. One is made at a time."""
     with LOCK:
-        return _film(setting)
+        return _clip(setting)
 
 
-def _film(setting: Setting) -> Columns:
+def _clip(setting: Setting) -> Columns:
     first = STARTS[setting.start]
     path = _test_paths().states[setting.path, first - 1 : first + FRAMES]
     make = _from_pictures if setting.source == "pictures" else _from_states

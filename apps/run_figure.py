@@ -26,7 +26,7 @@ class RunFigure:
         self.curves = ColumnDataSource(data={"t": [], "flow": [], "floor": [], "persistence": []})
         self.main = [self._plane()] if kind == "vectors" else [self._screen("truth"), self._screen("guess")]
         self.bars = [self._bars(axis) for axis in ("x", "y")[: 2 if kind == "vectors" else 1]]
-        self.laws = self._laws()
+        self.marginals = self._marginals()
         self._script()
 
     def show(self, columns: Columns, objective: str, quality: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class RunFigure:
             setattr(glyph, name, self.colors.get(objective, self.colors["phibe"]))
         names = columns.get("names", ["t", "x"])
         self.time.text = names[0] if self.kind == "vectors" else f"observed, {names[0]}"
-        self.laws.xaxis.axis_label = names[0]
+        self.marginals.xaxis.axis_label = names[0]
         self._curves(quality)
         sent = {name: part for name, part in columns.items() if name not in ("names", "x_range", "y_range")}
         for plot, axis in zip(self.bars, "xy", strict=False):
@@ -100,7 +100,7 @@ class RunFigure:
         self.tinted.append((line.glyph, "line_color"))
         return plot
 
-    def _laws(self) -> Figure:
+    def _marginals(self) -> Figure:
         plot = figure(title=TITLE, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
         still = {"line_color": self.colors["persistence"], "line_dash": "dotted", "line_width": 1.5}
         plot.line("t", "persistence", source=self.curves, **still)
@@ -118,9 +118,9 @@ class RunFigure:
             "t": [row["time"] for row in rows]
         }
         if rows:
-            self.laws.x_range.update(start=min(0.0, rows[0]["time"]), end=rows[-1]["time"])
+            self.marginals.x_range.update(start=min(0.0, rows[0]["time"]), end=rows[-1]["time"])
             high = max(max(row["flow"], row["floor"]) for row in rows)
-            self.laws.y_range.update(
+            self.marginals.y_range.update(
                 start=0, end=min(2.5 * high, 1.1 * max(high, *(row["persistence"] for row in rows)))
             )
 

@@ -137,7 +137,7 @@ class RunView(pn.viewable.Viewer):
 
     def _figures(self) -> pn.Row | pn.Column:
         """The plane with the rest beside it, or pictures side by side with the rest below them."""
-        small, key = [*self.figure.bars, self.figure.laws], prose(self.key, margin=(0, 10))
+        small, key = [*self.figure.bars, self.figure.marginals], prose(self.key, margin=(0, 10))
         if self.kind == "vectors":
             side = pn.Column(*(place(plot, share(1 / len(small))) for plot in small))
             return wrap(pn.Column(key, place(self.figure.main[0], TALL), self.player), side, basis=(480, 300))
@@ -147,11 +147,11 @@ class RunView(pn.viewable.Viewer):
         return pn.Column(rows[0], self.player, key, rows[1], **WIDE)
 
     def __panel__(self) -> pn.Column:
-        law = equation(r"\dot x = v(x, t)")
+        ode = equation(r"\dot x = v(x, t)")
         how = "The flow starts from the first state of each path and is shown at the times it was observed at."
         more = f"<p>{how} Explained in {chapter('11_your_own_data', 'Your own data')}.</p>"
-        words = prose(law + more, disable_math=False)
-        return pn.Column(self.problem, self.figures, wrap(prose(self.reading), words, basis=(430, 300)), **WIDE)
+        text = prose(ode + more, disable_math=False)
+        return pn.Column(self.problem, self.figures, wrap(prose(self.reading), text, basis=(430, 300)), **WIDE)
 
 
 def asked_for(kind: str) -> RunView | None:

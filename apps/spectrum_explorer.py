@@ -14,7 +14,7 @@ from in_browser import Buttons, Range, copy_link, player
 from jobs import Jobs, Superseded
 from rollout_text import failure
 from spectrum_figure import SpectrumFigure, screen
-from spectrum_frames import Rollout, Setting, drawn, frames, kept, known, menu
+from spectrum_frames import Rollout, Setting, drawn, frames, known, menu, saved
 from spectrum_text import equations, missing, no_choice, progress, reading, title
 from theme import from_url, heading, place, prose, serve, to_url, wrap
 
@@ -57,7 +57,7 @@ class SpectrumExplorer(pn.viewable.Viewer):
         first = asked if known(asked) else asked.still  # at once, until the first rollout is there
         self.shown = (first, frames(first))
         look = {name: getattr(self, name) for name in LOOK}
-        self.figure = SpectrumFigure(self.shown[1], first, step=kept().config.intervals[0], **look)
+        self.figure = SpectrumFigure(self.shown[1], first, step=saved().config.intervals[0], **look)
         self.player = player(MENU.frames, self.figure.look)
         self.player.param.update(interval=100, loop_policy="loop")  # still going when the first rollout is there
         self.status = prose(title(first, False), margin=(0, 10))
@@ -86,12 +86,12 @@ class SpectrumExplorer(pn.viewable.Viewer):
         pn.state.execute(partial(self._show, setting, rollout, trouble), schedule=True)  # figures want Bokeh's lock
 
     def _tell(self, setting: Setting, done: float) -> None:
-        words = progress(setting, done, round(kept().config.horizon / setting.interval))
-        pn.state.execute(partial(self._say, setting, words), schedule=True)
+        text = progress(setting, done, round(saved().config.horizon / setting.interval))
+        pn.state.execute(partial(self._say, setting, text), schedule=True)
 
-    def _say(self, setting: Setting, words: str) -> None:
+    def _say(self, setting: Setting, text: str) -> None:
         if setting == self.setting():
-            self.status.object = words
+            self.status.object = text
 
     def _show(self, setting: Setting, rollout: Rollout | None, trouble: str) -> None:
         if setting != self.setting():
@@ -160,9 +160,9 @@ class SpectrumExplorer(pn.viewable.Viewer):
         for part in curves:
             part.styles = {**part.styles, "flex": "1 1 250px", "height": HIGH}
         said = pn.Column(pn.pane.Bokeh(figure.now, **WIDE), prose(self.reading), **WIDE)
-        words = wrap(said, prose(self.equations, disable_math=False), basis=(300, 430))
+        text = wrap(said, prose(self.equations, disable_math=False), basis=(300, 430))
         return pn.Column(
-            self.problem, self.status, screens, self.player, prose(self.key, margin=(0, 10)), curves, words, **WIDE
+            self.problem, self.status, screens, self.player, prose(self.key, margin=(0, 10)), curves, text, **WIDE
         )
 
 

@@ -41,7 +41,7 @@ export default ({frames, look, pictures, lines, bands, band, cursors, shells, no
   for (const cursor of cursors) cursor.location = t[k]
 
   const [error, still, size] = ["error", "still", "size"].map((name) => say(columns[name][k]))
-  now.text = `<p>At lead ${t[k].toFixed(1)} the relative mean square error is ${error} (standing still: ${still}), the
-    size of the field is ${size} of a true one's, and its log₁₀-spectral error over the shells ${chosen[0]} to
+  now.text = `<p>At lead ${t[k].toFixed(1)} the relative mean square error is ${error} (persistence: ${still}), the
+    RMS amplitude is ${size} of a true field's, and its log₁₀-spectral error over the shells ${chosen[0]} to
     ${chosen[1]} is ${say(errors.guess[k])} (this true field: ${say(errors.truth[k])}).</p>`
 }

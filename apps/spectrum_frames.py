@@ -60,7 +60,7 @@ class Rollout:
 
 
 @lru_cache(maxsize=1)
-def kept() -> SavedRun:
+def saved() -> SavedRun:
     """The run that comes with the project; a ValueError while there is none."""
     return SavedRun.open()
 
@@ -84,17 +84,17 @@ class Menu(NamedTuple):
 def menu() -> Menu:
     """All that the committed report has; nothing if there is none."""
     try:
-        config = kept().config
+        config = saved().config
     except (ValueError, OSError):
         return Menu()
     frames = round(config.horizon / config.intervals[0]) + 1
-    return Menu(kept().clips, frames, tuple(config.intervals), _methods(), shells())
+    return Menu(saved().clips, frames, tuple(config.intervals), _methods(), shells())
 
 
 def _methods() -> dict[str, list[str]]:
     """The integrators of each method at any interval, in the order of the report."""
     found: dict[str, list[str]] = {}
-    for label in (label for interval in kept().config.intervals for label in kept().labels(interval)):
+    for label in (label for interval in saved().config.intervals for label in saved().labels(interval)):
         name, _, integrator = label.partition(", ")
         found.setdefault(name, [])
         if integrator not in ("", *found[name]):
@@ -104,17 +104,17 @@ def _methods() -> dict[str, list[str]]:
 
 def drawn(setting: Setting) -> bool:
     """Whether each rollout is another draw: those were measured as an ensemble."""
-    return bool(kept().report[f"{setting.interval:g}"][setting.label]["ensemble"])
+    return bool(saved().report[f"{setting.interval:g}"][setting.label]["ensemble"])
 
 
 def shells() -> int:
     """The last shell of wavenumbers that is a whole circle on the grid."""
-    return kept().config.grid // 2 - 1
+    return saved().config.grid // 2 - 1
 
 
 def truth() -> np.ndarray:
     """The mean enstrophy spectrum of all test fields in the shells from 1 on."""
-    return np.array(kept().report["system"]["enstrophy_spectrum"])[1 : shells() + 1]
+    return np.array(saved().report["system"]["enstrophy_spectrum"])[1 : shells() + 1]
 
 
 # -- rollouts ------------------------------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ def known(setting: Setting) -> Rollout | None:
         return _known.get(setting)
 
 
-def frames(setting: Setting, watch: Progress | None = None) -> Rollout:
-    """The rollout of a setting; sessions share what is known. `watch` is told how many frames are done."""
+def frames(setting: Setting, progress: Progress | None = None) -> Rollout:
+    """The rollout of a setting; sessions share what is known. `progress` is told how many frames are done."""
     if rollout := known(setting):
         return rollout
-    made = _roll(setting, watch)
+    made = _roll(setting, progress)
     with _lock:
         _known[setting] = made
         while len(_known) > ROOM:
@@ -143,12 +143,12 @@ def frames(setting: Setting, watch: Progress | None = None) -> Rollout:
     return made
 
 
-def _roll(setting: Setting, watch: Progress | None) -> Rollout:
-    clip = kept().clip(setting.clip - 1, setting.interval)
-    made = kept().roll(setting.label, clip, seed=setting.draw, progress=watch)
+def _roll(setting: Setting, progress: Progress | None) -> Rollout:
+    clip = saved().clip(setting.clip - 1, setting.interval)
+    made = saved().roll(setting.label, clip, seed=setting.draw, progress=progress)
     fields, still = made.states, clip.truth[:1].expand_as(clip.truth)
     limit = colour_limit(setting.clip)
-    size = fields.square().mean((1, 2, 3)).sqrt() / kept().report["system"]["rms"]
+    size = fields.square().mean((1, 2, 3)).sqrt() / saved().report["system"]["rms"]
     columns = {
         "t": clip.times.numpy(),
         "truth": pictures(clip.truth, limit),
@@ -165,7 +165,7 @@ def _roll(setting: Setting, watch: Progress | None) -> Rollout:
 
 def colour_limit(clip: int) -> float:
     """Three times the root mean square of a true clip, at whatever interval it is seen."""
-    truth = kept().clip(clip - 1, kept().config.intervals[0]).truth
+    truth = saved().clip(clip - 1, saved().config.intervals[0]).truth
     return 3 * float(truth.square().mean().sqrt())
 
 

@@ -69,7 +69,7 @@ def equations(setting: Setting) -> str:
 def no_choice(method: str, integrators: list[str]) -> str:
     """Why there is no integrator to choose; nothing if there is."""
     if method == STILL:
-        return "Standing still needs no integrator."
+        return "The persistence forecast needs no integrator."
     if not integrators:
         return "It draws whole frames: there is nothing to integrate."
     return f"Mixtures were measured with {integrators[0]} alone." if len(integrators) == 1 else ""

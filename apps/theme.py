@@ -1,4 +1,4 @@
-"""What the apps share: the page, colours, figures, settings in the URL, words and links."""
+"""What the apps share: the page, colours, figures, settings in the URL, text and links."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _differs(view: param.Parameterized, name: str) -> bool:
     return getattr(view, name) != view.param[name].default
 
 
-# -- words ---------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------------
 
 PROSE = """
 p { margin: 0 0 .5rem; line-height: 1.5; max-width: 75ch; }

@@ -1,7 +1,7 @@
 // Draws one frame of a clip. Row k of `rows` is the prediction; `slow` rows make a frame of `whole`, which has the truth
 // and all measures. `put` and `fit` are those of images.mjs.
 
-const NAMES = {guess: "prediction", still: "standing still", codec: "codec alone"}
+const NAMES = {guess: "prediction", still: "persistence", codec: "codec alone"}
 const MEASURES = {mse: ["MSE", 5], psnr: ["PSNR, dB", 1], ssim: ["SSIM", 3]}
 
 const STYLE = `<style>

@@ -23,7 +23,7 @@ from phibe.experiments.video.metrics import mse, score_so_far
 from phibe.experiments.video.vq import VQCodec
 
 CLIPS = ACTIONS
-PERSONS = 10
+PEOPLE = 10
 UNSEEN = 10_000
 """Seed of the first of the figures; all clips of the training have one of their own."""
 CONTEXTS = (2, 10)
@@ -168,7 +168,7 @@ def _bytes(pictures: Tensor) -> Tensor:
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=len(CLIPS) * PERSONS)
+@lru_cache(maxsize=len(CLIPS) * PEOPLE)
 def figure(action: str, person: int) -> Tensor:
     """A clip of a figure that no training has seen: (time, 1, 64, 64)."""
     scenes = Figures(actions=(action,)).scenes(paths=1, times=frame_times(LENGTH), seed=UNSEEN + person)

@@ -18,7 +18,7 @@ from theme import HALF, heading, place, prose, wrap
 from torch import Tensor
 from upload import Upload
 from video_figure import VideoFigure
-from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PERSONS, Columns, Setting, favourite, frames, menu, predicted
+from video_frames import CLIPS, CONTEXTS, FEW, LENGTH, PEOPLE, Columns, Setting, favourite, frames, menu, predicted
 from video_text import MISSING, NAMES, equations, invitation, reading, refused, taken
 from working import Working
 
@@ -45,7 +45,7 @@ class VideoExplorer(Working):
     """The parameters in SETTINGS, and one's own clip, decide what is computed; the browser scrubs it alone."""
 
     clip = param.Selector(default=CLIPS[0], objects=list(CLIPS), label="Action")
-    person = param.Integer(0, bounds=(0, PERSONS - 1), label="Person")
+    person = param.Integer(0, bounds=(0, PEOPLE - 1), label="Person")
     footage = param.Selector(default=FIGURE, objects=[FIGURE, OWN])
     begin = param.Integer(0, bounds=(0, LONGEST), label="From its frame")
     uploads = param.Integer(0, doc="How many clips of one's own were taken; the last one is there.")
@@ -198,5 +198,5 @@ class VideoExplorer(Working):
         return pn.Column(screens, self.player, prose(self.key, margin=(0, 10)), below, **WIDE)
 
     def __panel__(self) -> pn.Column:
-        words = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
-        return pn.Column(self.problem, self.figures, words, **WIDE)
+        text = wrap(prose(self.reading), prose(self.equations, disable_math=False), basis=(300, 430))
+        return pn.Column(self.problem, self.figures, text, **WIDE)

@@ -23,16 +23,16 @@ CELLS, DRAWN = 400, 160
 BINS = 48
 KNOTS = 9
 CLEAR = 0.02  # of the density's peak: above it the velocity matters, and is drawn
-FRESH = 3000  # paths that no fit has seen, to measure laws against
+FRESH = 3000  # paths that no fit has seen, to measure distributions against
 
 
 def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
     """Simulate, fit, integrate, compare; densities and fields are on `DRAWN` points from LOW to HIGH."""
     seen, shown = simulate(setting)
     fresh = simulate(setting, paths=FRESH, seed=setting.seed + 1000)[1]
-    law = exact_law(setting.end, setting.observations)
+    solution = exact_solution(setting.end, setting.observations)
     x = torch.linspace(LOW, HIGH, DRAWN, dtype=torch.float64)
-    density, truth = _table(law.density, x, shown.times), _table(law.velocity, x, shown.times)
+    density, truth = _table(solution.density, x, shown.times), _table(solution.velocity, x, shown.times)
     columns = {
         "t": shown.times,
         "density": density,
@@ -43,8 +43,8 @@ def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
         "sample_error": _distances(shown.states, fresh),
     }
     for i, estimator in enumerate(setting.estimators):
-        flow = estimate(law, seen, estimator, setting.degree)
-        states = carry(flow, seen, setting.integrator)
+        flow = estimate(solution, seen, estimator, setting.degree)
+        states = integrate(flow, seen, setting.integrator)
         fitted = _table(flow.velocity, x, shown.times)
         own = {
             "fitted": fitted,
@@ -52,34 +52,34 @@ def animation(setting: Setting) -> dict[str, Tensor | np.ndarray]:
             "bars": _bars(states),
             "lost": 1 - _inside(states[..., 0]).isfinite().double().mean(0),
             "velocity_error": _norm(fitted - truth, density),
-            "law_error": _distances(states, fresh),
+            "marginal_error": _distances(states, fresh),
         }
         columns |= {second(name): column for name, column in own.items()} if i else own
     return columns
 
 
 @lru_cache(maxsize=16)
-def exact_law(end: float, observations: int) -> GridSolution:
+def exact_solution(end: float, observations: int) -> GridSolution:
     """ρ_t and v of the double well at every time that an animation or an integrator looks at."""
     times = torch.linspace(0, end, max(FRAMES - 1, observations) + 1, dtype=torch.float64)
     return solve_fokker_planck(double_well(), times, low=LOW - 0.6, high=HIGH + 0.6, cells=CELLS)
 
 
-def estimate(law: GridSolution, seen: Trajectories, estimator: str, degree: int) -> Flow:
+def estimate(solution: GridSolution, seen: Trajectories, estimator: str, degree: int) -> Flow:
     """The flow of a field polynomial in x and piecewise linear in time, fitted in closed form; or the `exact` one.
 
     Beyond the picture, where there is no data, the field is held at its value on the edge: a polynomial that runs
     away leaves the picture at a finite speed.
     """
     if estimator == EXACT:
-        return Flow(_held(law.velocity), seen.interval)
+        return Flow(_held(solution.velocity), seen.interval)
     count = min(KNOTS, len(seen.times) // 4)  # a few observations between two knots
     basis = lift(in_time(polynomials(degree), knots_in_time(seen.times, estimator, count)))
     flow = fit_basis(seen, basis, estimator)
     return Flow(_held(flow.velocity), seen.interval)
 
 
-def carry(flow: Flow, seen: Trajectories, method: str) -> Tensor:
+def integrate(flow: Flow, seen: Trajectories, method: str) -> Tensor:
     """The flow from where the paths start, with a step for each observation: states at the frames, (path, F, 1)."""
     generated = flow.generate(seen.states[:, 0], seen.times, method=method, tolerance=1e-4).states
     return resample(generated.movedim(1, 0)).movedim(0, 1)

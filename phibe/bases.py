@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from phibe.calculus import place_between
 from phibe.trajectories import Trajectories
 
 Features = Callable[[Tensor, Tensor], Tensor]
@@ -63,13 +64,6 @@ def hats(t: Tensor, knots: Tensor) -> Tensor:
     left, share = place_between(t, knots)
     ends, weights = torch.stack([left, left + 1], dim=1), torch.stack([1 - share, share], dim=1).to(t.dtype)
     return torch.zeros(len(t), len(knots), dtype=t.dtype, device=t.device).scatter(1, ends, weights)
-
-
-def place_between(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """The knot on the left of each time, and how far it is to the next one, from 0 to 1; (n,), (n,)."""
-    left = torch.searchsorted(knots, t.detach().to(knots.dtype).contiguous()).clamp(1, len(knots) - 1) - 1
-    start = knots[left]
-    return left, ((t - start) / (knots[left + 1] - start)).clamp(0, 1)
 
 
 def place_knots(data: Trajectories, count: int) -> Tensor:

@@ -65,3 +65,10 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 def rademacher(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Random signs in the shape of `like`."""
     return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype) * 2 - 1
+
+
+def place_between(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
+    """For linear interpolation: the knot left of each t, and how far it is to the next, from 0 to 1; (n,), (n,)."""
+    left = torch.searchsorted(knots, t.detach().to(knots.dtype).contiguous()).clamp(1, len(knots) - 1) - 1
+    start = knots[left]
+    return left, ((t - start) / (knots[left + 1] - start)).clamp(0, 1)

@@ -93,9 +93,9 @@ def gaussian_w2(a: Any, b: Any) -> float:
 
 
 def matrix_root(matrix: Tensor, *, floor: float = 0.0) -> Tensor:
-    """The symmetric square root of a covariance; eigenvalues are at least `floor`."""
+    """The symmetric square root of a covariance or a batch of them; eigenvalues are at least `floor`."""
     values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp(min=floor).sqrt() @ vectors.mT
+    return vectors * values.clamp(min=floor).sqrt()[..., None, :] @ vectors.mT
 
 
 def sliced_w2(x: Tensor, y: Tensor, *, directions: int = 128, seed: int = 0) -> float:

@@ -10,8 +10,10 @@ one value per sample, so that callers average, weight, or take standard errors. 
 x, dx (n, *state) and t, dt (n,); of more, x (n, width, *state), t (n, width) and dt (n, width − 1).
 
 `phibe` is the empirical PhiBE-Flow objective of the paper, `isotropic` its form for a constant scalar diffusion. A new
-objective is one function under `@objective`; its name also goes to `phibe.training.config`, which the command line
-reads without torch. Read next: `phibe.integrators`, which turn a velocity into trajectories.
+objective is one function under `@objective`, and its name in `phibe.training.config`. Read next: `phibe.integrators`.
+
+>>> [name for name, objective in OBJECTIVES.items() if not objective.jacobian]  # least squares
+['regression', 'stratonovich', 'symmetric', 'symmetric2', 'symmetric4']
 """
 
 from __future__ import annotations

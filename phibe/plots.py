@@ -1,7 +1,7 @@
 """Every figure, as HoloViews objects: truth is black, each method has one colour everywhere.
 
 The functions return the same objects for Bokeh (book and apps, after `use()`) and for matplotlib (report and notebook
-widget: `use("matplotlib")`, then `drawn`). Options are written once, in Bokeh's words; `_styled` translates them by the
+widget: `use("matplotlib")`, then `drawn`). Options are written once, in Bokeh's names; `_styled` translates them by the
 table `MATPLOTLIB`. HoloViews and Bokeh are imported when they are first used. Read next: `report.py`.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from phibe.calculus import Velocity
 from phibe.diagnostics import Diagnosis
+from phibe.systems.ou import covariance_root
 from phibe.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ MATPLOTLIB = {
     **{"line_width": "linewidth", "line_dash": "linestyle", "fill_color": "facecolor", "size": "s"},
     **dict.fromkeys(("responsive", "height", "min_width", "max_width", "default_tools", "toolbar", "hooks")),
 }
-"""Bokeh's word for an option: matplotlib's; None where matplotlib has none. Other words are common to both."""
+"""Bokeh's name for an option: matplotlib's; None where matplotlib has none. Other names are common to both."""
 
 SIZE = {"responsive": True, "height": 380, "min_width": 280, "max_width": 760}
 WHEEL = {"default_tools": ["save", "pan", "box_zoom", "reset"], "toolbar": "above"}
@@ -135,7 +136,7 @@ def _styled(figure: Any, **options: Any) -> Any:
 
 
 def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in matplotlib's words: a dot's size is an area there, not a width."""
+    """Options in matplotlib's names: a dot's size is an area there, not a width."""
     named = {word: value for name, value in options.items() if (word := MATPLOTLIB.get(name, name))}
     if "s" in named:
         named["s"] **= 2
@@ -295,9 +296,8 @@ def samples(x: Tensor, label: str, *, size: float = 3) -> hv.Points:
 def ellipse(marginal: Any, label: str) -> hv.Curve:
     """The contour of a Gaussian (anything with `mean` and `covariance`) at two standard deviations."""
     angle = torch.linspace(0, 2 * math.pi, 121, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(marginal.covariance[:2, :2].double())
-    circle = torch.stack([angle.cos(), angle.sin()], dim=1) * values.clamp(min=0).sqrt() * 2
-    ring = marginal.mean[:2] + circle @ vectors.mT
+    circle = 2 * torch.stack([angle.cos(), angle.sin()], dim=1)
+    ring = marginal.mean[:2] + circle @ covariance_root(marginal.covariance[:2, :2].double()).mT
     return lines(ring[None], label, width=2.5, dash="dashed" if label.startswith("exact") else "solid", alpha=1.0)
 
 

@@ -80,7 +80,7 @@ def kinetic() -> OU:
 
 
 def near(ou: OU, t: float, *, n: int = 12, seed: int = 0) -> Tensor:
-    """Points where the law at time t lives."""
+    """Points where the marginal at time t lives."""
     return ou.marginal(t).sample(n, generator=torch.Generator().manual_seed(seed))
 
 
@@ -97,13 +97,13 @@ class LinearNoise:
 
     A: Tensor
     B: Tensor
-    law: Gaussian
+    marginal: Gaussian
 
     @staticmethod
     def example() -> LinearNoise:
         B = real([[[0.5, 0.1], [0.0, 0.3]], [[0.0, -0.2], [0.4, 0.1]]])
-        law = Gaussian(real([1.0, -0.5]), real([[0.8, 0.2], [0.2, 0.5]]))
-        return LinearNoise(real([[-1.0, 0.6], [-0.3, -0.7]]), B, law)
+        marginal = Gaussian(real([1.0, -0.5]), real([[0.8, 0.2], [0.2, 0.5]]))
+        return LinearNoise(real([[-1.0, 0.6], [-0.3, -0.7]]), B, marginal)
 
     def drift(self, x: Tensor, t: Any = 0.0) -> Tensor:
         return x @ self.A.mT
@@ -113,7 +113,7 @@ class LinearNoise:
         return torch.einsum("nki,nkj->nij", columns, columns)
 
     def score(self, x: Tensor, t: Any) -> Tensor:
-        return self.law.score(x)
+        return self.marginal.score(x)
 
     def increment_moments(self, x: Tensor, step: float) -> tuple[Tensor, Tensor]:
         eye = torch.eye(2, dtype=torch.float64)
@@ -146,7 +146,7 @@ class Logistic:
         return torch.sigmoid(torch.logit(x) + self.rates * (t1 - t0 + math.sin(t1) - math.sin(t0)))
 
     def log_density(self, x: Tensor, t: Any) -> Tensor:
-        """The density that the flow makes of a standard normal law of y at t = 0."""
+        """The density that the flow makes of a standard normal distribution of y at t = 0."""
         t = torch.as_tensor(t, dtype=x.dtype)
         moved = torch.logit(x) - self.rates * (t + torch.sin(t))
         return (-0.5 * moved**2 - 0.5 * math.log(2 * math.pi) - torch.log(x * (1 - x))).sum(-1)
@@ -170,10 +170,10 @@ def order(steps: Sequence[float], errors: Sequence[float]) -> float:
     return float(np.polyfit(h, e, 1)[0])
 
 
-def quadrature(law: Gaussian, nodes: int) -> tuple[Tensor, Tensor]:
-    """Gauss–Hermite points (nodes^d, d) and weights of a Gaussian law: exact for polynomials of degree < 2·nodes."""
+def quadrature(marginal: Gaussian, nodes: int) -> tuple[Tensor, Tensor]:
+    """Gauss–Hermite points (nodes^d, d) and weights of a Gaussian: exact for polynomials of degree < 2·nodes."""
     points, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(nodes))
-    d = law.mean.shape[0]
+    d = marginal.mean.shape[0]
     grid = torch.cartesian_prod(*[points] * d).reshape(-1, d)
     weight = torch.cartesian_prod(*[weights / weights.sum()] * d).reshape(-1, d).prod(1)
-    return law.mean + grid @ torch.linalg.cholesky(law.covariance).mT, weight
+    return marginal.mean + grid @ torch.linalg.cholesky(marginal.covariance).mT, weight

@@ -1,4 +1,4 @@
-"""Forecasters on a Gaussian transition x′ ~ N(Ax, C), whose best networks and conditional laws are known."""
+"""Forecasters on a Gaussian transition x′ ~ N(Ax, C), whose best networks and conditional distributions are known."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ START = real([2.0, -1.0])
 EYE = torch.eye(2, dtype=torch.float64)
 
 
-def law(frames):
+def conditional(frames):
     """Mean (2·frames,) and covariance of the next frames from START, all stacked."""
     powers = [torch.linalg.matrix_power(A, k) for k in range(frames + 1)]
     mean = torch.cat([MEAN + powers[k] @ (START - MEAN) for k in range(1, frames + 1)])
@@ -72,7 +72,7 @@ class Noise(nn.Module):
 
     def __init__(self, frames=2, scale=SCALE):
         super().__init__()
-        self.state_shape, self.covariance = (2 * frames,), law(frames)[1] / scale**2
+        self.state_shape, self.covariance = (2 * frames,), conditional(frames)[1] / scale**2
         self.later = torch.cat([torch.linalg.matrix_power(A, k) for k in range(1, frames + 1)])
 
     def forward(self, z, level, condition):
@@ -106,8 +106,8 @@ class Impulses:
         return noise
 
 
-def sampled_law(model, frames, monkeypatch):
-    """The exact law of what the sampler gives: with an affine network its frames are affine in its noise."""
+def sampled_distribution(model, frames, monkeypatch):
+    """The exact distribution of what the sampler gives: with an affine network its frames are affine in its noise."""
     rows = 1 + 2 * frames * model.steps
     monkeypatch.setattr(model, "_noise", Impulses())
     history = START.expand(rows, model.past, 2)
@@ -117,14 +117,14 @@ def sampled_law(model, frames, monkeypatch):
 
 
 def errors(model, monkeypatch, frames=2):
-    (mean, covariance), (found, spread) = law(frames), sampled_law(model, frames, monkeypatch)
+    (mean, covariance), (found, spread) = conditional(frames), sampled_distribution(model, frames, monkeypatch)
     return float((found - mean).norm()), float((spread - covariance).norm() / covariance.norm())
 
 
 # -- their samples ----------------------------------------------------------------------------------------------------
 
 
-def test_pfi_draws_from_the_conditional_law_to_first_order_in_its_steps(monkeypatch):
+def test_pfi_draws_from_the_conditional_distribution_to_first_order_in_its_steps(monkeypatch):
     steps = [50, 100, 200]
     means, spreads = zip(*(errors(ideal("pfi", steps=n), monkeypatch) for n in steps), strict=True)
     assert means[1] < 0.04 and spreads[1] < 0.05
@@ -134,7 +134,7 @@ def test_pfi_draws_from_the_conditional_law_to_first_order_in_its_steps(monkeypa
     assert errors(wrong, monkeypatch)[1] > 0.3
 
 
-def test_mcvd_draws_blocks_from_the_conditional_law_as_its_steps_grow(monkeypatch):
+def test_mcvd_draws_blocks_from_the_conditional_distribution_as_its_steps_grow(monkeypatch):
     steps = [50, 100, 200]
     means, spreads = zip(*(errors(ideal("mcvd", past=1, steps=n), monkeypatch, 4) for n in steps), strict=True)
     assert max(means) < 0.02 and spreads[1] < 0.08
@@ -153,7 +153,7 @@ def test_the_noise_is_standard_and_drawn_from_the_generator(kind, monkeypatch):
     ]
     assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
     x = draws[0][:, 1:].flatten(1)
-    mean, covariance = sampled_law(model, 2, monkeypatch)
+    mean, covariance = sampled_distribution(model, 2, monkeypatch)
     deviation = covariance.diagonal().sqrt()
     assert ((x.mean(0) - mean).abs() < 4 * deviation / n**0.5).all()
     assert ((torch.cov(x.mT) - covariance).abs() < 6 * deviation[:, None] * deviation / n**0.5).all()
@@ -205,7 +205,7 @@ def pulls(model):
 def test_the_loss_is_least_at_the_conditional_mean(kind):
     assert pulls(ideal(kind, past=1)) < 4
     wrong = ideal(kind, past=1)
-    wrong.network.covariance = 4 * wrong.network.covariance  # the best one of another law
+    wrong.network.covariance = 4 * wrong.network.covariance  # the best one of another distribution
     assert pulls(wrong) > 10
 
 

@@ -1,4 +1,4 @@
-"""Clips: ragged films with labels, read from a .npz, cut into paths; frames made small by exact area averages."""
+"""Clips: ragged videos with labels, read from a .npz, cut into paths; frames made small by exact area averages."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ import torch
 from phibe.experiments.video.clips import Clips, read_clips, shares, shrink
 
 
-def films(**lengths: int) -> dict[str, np.ndarray]:
+def videos(**lengths: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     return {name: random.integers(0, 256, (n, 8, 6), dtype=np.uint8) for name, n in lengths.items()}
 
 
-NAMED = films(person01_walking_d1_s0=9, person02_boxing_d4_s3=5, person02_walking_dX_s0=12, cat=3)
+NAMED = videos(person01_walking_d1_s0=9, person02_boxing_d4_s3=5, person02_walking_dX_s0=12, cat=3)
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def test_a_file_of_clips_is_read_as_ragged_trajectories(saved):
     clips = read_clips(saved)
     data = clips.trajectories()
     assert clips.names == tuple(NAMED) and data.lengths.tolist() == [9, 5, 12, 3]
-    for path, film in zip(data.states, NAMED.values(), strict=True):
-        np.testing.assert_array_equal((path[: len(film), 0] * 255).round().numpy(), film)
+    for path, video in zip(data.states, NAMED.values(), strict=True):
+        np.testing.assert_array_equal((path[: len(video), 0] * 255).round().numpy(), video)
     assert clips.actions == ["walking", "boxing", "walking", ""] and clips.people == [1, 2, 2, 0]
     assert data.state_shape == (1, 8, 6) and data.states.dtype == torch.float32
 
 
 def test_floats_are_kept_and_what_is_saved_is_read(tmp_path):
-    halves = {name: film[:, None] / np.float64(510) for name, film in NAMED.items()}  # with a lone channel
+    halves = {name: video[:, None] / np.float64(510) for name, video in NAMED.items()}  # with a lone channel
     clips = Clips.of(halves)
     again = read_clips(clips.save(tmp_path / "halves.npz"))
     assert torch.equal(again.trajectories().states, clips.trajectories().states)
@@ -64,7 +64,7 @@ def test_pieces_have_the_length_asked_for_and_stay_inside_their_clip(saved):
 
 
 @pytest.mark.parametrize(
-    ("film", "message"),
+    ("video", "message"),
     [
         (np.zeros((5, 8, 6, 3), np.uint8), "three colours"),
         (np.zeros((0, 8, 6), np.uint8), "two frames or more"),
@@ -76,8 +76,8 @@ def test_pieces_have_the_length_asked_for_and_stay_inside_their_clip(saved):
         (np.zeros((3, 9, 6), np.uint8), "one size"),
     ],
 )
-def test_what_is_no_grey_clip_is_named(tmp_path, film, message):
-    np.savez(tmp_path / "a.npz", **NAMED, odd=film)
+def test_what_is_no_grey_clip_is_named(tmp_path, video, message):
+    np.savez(tmp_path / "a.npz", **NAMED, odd=video)
     with pytest.raises(ValueError, match=f"a.npz.*{message}"):
         read_clips(tmp_path / "a.npz")
 

@@ -41,9 +41,9 @@ ORDERS = {
 
 
 def still(ou):
-    """The same process started from its stationary law."""
-    law = ou.stationary()
-    return OU(ou.A, ou.S, mu=ou.mu, m0=law.mean, C0=law.covariance)
+    """The same process started from its stationary distribution."""
+    marginal = ou.stationary()
+    return OU(ou.A, ou.S, mu=ou.mu, m0=marginal.mean, C0=marginal.covariance)
 
 
 def window(path, times):

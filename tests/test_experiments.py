@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from phibe import OU, Flow
-from phibe.experiments import EXPERIMENTS, experiment, ou
+from phibe.experiments import EXPERIMENTS, experiment, ou, ou_mlp
 from phibe.experiments.report import ARTIFACTS, Experiment, Measured, Report, committed, committed_weights, keep
 from phibe.experiments.video.features import embedded
 from phibe.linear.affine import AffineField
@@ -117,10 +117,10 @@ def test_the_committed_weights_give_the_committed_numbers():
     parts = (weights[f"nonreversible.{part}"].double() for part in ("times", "matrices", "offsets"))
     field = AffineField(*parts)
     ticks = torch.cat([torch.zeros(1, dtype=torch.float64), field.times[field.times < 15], torch.tensor([15.0])])
-    law = pushforward(process.marginal(0.0), *flow_map(Flow(field).velocity, ticks, 2, method="rk4"))
+    marginal = pushforward(process.marginal(0.0), *flow_map(Flow(field).velocity, ticks, 2, method="rk4"))
     B = process.stationary().covariance
-    assert ou.relative(law.covariance[-1], B) < 0.03
-    assert ou.relative(law.covariance[len(ticks) // 20], B) > 0.1  # early on it is another distribution
+    assert ou.relative(marginal.covariance[-1], B) < 0.03
+    assert ou.relative(marginal.covariance[len(ticks) // 20], B) > 0.1  # early on it is another distribution
 
 
 def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
@@ -134,15 +134,34 @@ def test_sampling_errors_fall_at_the_rates_of_the_corollaries():
 
 def test_the_mlp_converges_at_the_published_rates():
     report = committed("ou")
-    assert report["by_times"]["slope"] == pytest.approx(-1.0, abs=0.25)
-    assert report["by_paths"]["slope"] == pytest.approx(-0.5, abs=0.15)
+    for key, order in (("by_times", -1.0), ("by_paths", -0.5)):
+        low, high = report[key]["interval"]
+        assert low < report[key]["slope"] < high
+        assert report[key]["slope"] == pytest.approx(order, abs=0.25)
+        assert len(report[key]["errors"][0]) == 5
     assert report["velocity_error"][0] < 0.15 * report["velocity_size"]
-    assert len(report.config["seeds"]) == 3
+
+
+def test_without_clipping_and_early_stopping_phibe_diverges_on_few_paths():
+    guarded, not_guarded = committed("ou")["unguarded"].values()
+    assert min(not_guarded) > max(guarded)
+
+
+@pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images"])
+def test_a_report_keeps_its_columns_apart_and_says_what_was_assumed(name):
+    report = committed(name)
+    assert report.protocol
+    assert {claim.column for claim in report.claims} >= {"text", "best flow", "controls"}
+    for claim in report.claims:
+        assert claim.low <= claim.value <= claim.high
+        assert bool(claim.verdict) == (claim.column != "controls")
+        assert ("phibe" in claim.method) or claim.column not in ("text", "code")
+        assert "regression" not in claim.method or claim.column == "controls"
 
 
 def test_the_committed_mlp_is_the_one_of_the_report():
     report, reversible = committed("ou"), OU.reversible()
-    flow = ou.restored(committed_weights("ou"), ou.MLP_OU.presets["laptop"])
+    flow = ou_mlp.restored(committed_weights("ou"), ou_mlp.MLP_OU.presets["laptop"])
     x = reversible.marginal(0.5).sample(4000, generator=torch.Generator().manual_seed(0))
     error = velocity_error(flow.velocity, reversible.velocity, x, 0.5).value
     assert error == pytest.approx(report["error_in_time"][report["times"].index(0.5)], rel=0.1)

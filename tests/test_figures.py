@@ -29,7 +29,7 @@ def scene(action: str, *, cycle: int = 24, frames: int = 60, direction: float = 
 
 
 def silhouette(filmed: Scenes) -> torch.Tensor:
-    """Where the figure is, (time, 64, 64): what differs from the same film without it."""
+    """Where the figure is, (time, 64, 64): what differs from the same video without it."""
     away = Scenes(filmed.motion, replace(filmed.cast, start=filmed.cast.start - 1e4))
     return ((filmed.render().states - away.render().states)[0, :, 0].abs() > 0.05).double()
 
@@ -89,9 +89,9 @@ def test_the_future_is_open_and_without_noise_it_is_not():
 @pytest.mark.parametrize("action", ["boxing", "handwaving", "handclapping"])
 @pytest.mark.parametrize("cycle", [20, 26])
 def test_who_stands_repeats_after_a_cycle(action, cycle):
-    film = scene(action, cycle=cycle).render().states[0].flatten(1)
-    assert period(film, 32) == cycle
-    assert (film[cycle:] - film[:-cycle]).abs().max() < 1e-5
+    video = scene(action, cycle=cycle).render().states[0].flatten(1)
+    assert period(video, 32) == cycle
+    assert (video[cycle:] - video[:-cycle]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("action", ["walking", "jogging", "running"])
@@ -190,25 +190,25 @@ def test_left_and_right_are_half_a_cycle_apart():
 
 
 def test_the_same_seed_gives_the_same_bits_and_a_part_is_the_same_as_in_the_whole():
-    films = Figures().simulate(paths=6, times=frame_times(12), seed=4).states
+    videos = Figures().simulate(paths=6, times=frame_times(12), seed=4).states
     scenes = Figures().scenes(paths=6, times=frame_times(12), generator=torch.Generator().manual_seed(4))
-    assert torch.equal(films, scenes.render(block=5).states)
-    assert torch.equal(films[2:4], scenes[2:4].render().states)
-    assert torch.equal(films[-1:], scenes[-1].render().states)
-    assert not torch.equal(films, Figures().simulate(paths=6, times=frame_times(12), seed=5).states)
+    assert torch.equal(videos, scenes.render(block=5).states)
+    assert torch.equal(videos[2:4], scenes[2:4].render().states)
+    assert torch.equal(videos[-1:], scenes[-1].render().states)
+    assert not torch.equal(videos, Figures().simulate(paths=6, times=frame_times(12), seed=5).states)
 
 
-def test_films_are_grey_in_range_and_all_actions_come():
+def test_videos_are_grey_in_range_and_all_actions_come():
     scenes = Figures().scenes(paths=60, times=frame_times(2), seed=0)
-    films = scenes.render()
-    assert films.states.shape == (60, 2, 1, 64, 64) and films.states.dtype == torch.float32
-    assert films.states.min() >= 0 and films.states.max() <= 1
+    videos = scenes.render()
+    assert videos.states.shape == (60, 2, 1, 64, 64) and videos.states.dtype == torch.float32
+    assert videos.states.min() >= 0 and videos.states.max() <= 1
     assert set(scenes.actions) == set(ACTIONS)
     zooms = (scenes.zoom - 1).abs().amax(1) > 1e-9
     assert torch.equal(zooms, scenes.cast.scenario == 2)
 
 
-def test_noise_is_what_changes_in_a_still_film():
+def test_noise_is_what_changes_in_a_still_video():
     still = scene("handwaving", cycle=10**9, frames=30, noise=torch.tensor([0.02]))
     change = still.render().states.diff(dim=1)
     assert float(change.std()) == pytest.approx(0.02 * math.sqrt(2), rel=0.02)

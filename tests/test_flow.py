@@ -159,21 +159,23 @@ def test_numpy_and_float32_starts_are_taken_as_they_are():
     torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=0)
 
 
-# -- what the flow does to laws ----------------------------------------------------------------------------------------
+# -- what the flow does to marginals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_flow_carries_the_start_to_the_law_at_each_time(name):
+def test_the_flow_carries_the_start_to_the_marginal_at_each_time(name):
     ou = PAPER[name]
     x0 = ou.marginal(0.0).sample(4000, generator=torch.Generator().manual_seed(0))
     path = Flow(ou.velocity).generate(x0, [0.0, 0.5, 1.5], method="rk4", substeps=30).states
     for i, t in enumerate([0.5, 1.5], start=1):
-        law, x = ou.marginal(t), path[:, i]
-        error = (x.mean(0) - law.mean) / (law.covariance.diagonal() / len(x)).sqrt()
+        marginal, x = ou.marginal(t), path[:, i]
+        error = (x.mean(0) - marginal.mean) / (marginal.covariance.diagonal() / len(x)).sqrt()
         covariance = torch.cov(x.mT)
-        scale = ((law.covariance.diagonal()[:, None] * law.covariance.diagonal() + law.covariance**2) / len(x)).sqrt()
+        scale = (
+            (marginal.covariance.diagonal()[:, None] * marginal.covariance.diagonal() + marginal.covariance**2) / len(x)
+        ).sqrt()
         assert float(error.abs().max()) < 4
-        assert float(((covariance - law.covariance) / scale).abs().max()) < 4
+        assert float(((covariance - marginal.covariance) / scale).abs().max()) < 4
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -27,15 +27,15 @@ def explorer(app):
     return app.FlowExplorer(**QUICK)
 
 
-def law(ellipse: np.ndarray) -> Gaussian:
+def gaussian(ellipse: np.ndarray) -> Gaussian:
     """The Gaussian whose 2σ ellipse goes to the browser as (mean, 2 C^½)."""
     root = torch.from_numpy(ellipse[2:].astype(float).reshape(2, 2)) / 2
     return Gaussian(torch.from_numpy(ellipse[:2].astype(float)), root @ root.mT)
 
 
-def test_the_first_view_is_fitted_and_its_law_follows_the_exact_one(app):
+def test_the_first_view_is_fitted_and_its_marginal_follows_the_exact_one(app):
     columns = app.FlowExplorer().figure.frames.data
-    assert columns["law_error"].max() < 0.15
+    assert columns["marginal_error"].max() < 0.15
     assert all(np.isfinite(column).all() for column in columns.values())
     assert {len(column) for column in columns.values()} == {app.FRAMES}
     assert sum(column.nbytes for column in columns.values()) < 1e6
@@ -46,11 +46,11 @@ def test_the_ellipses_are_those_of_the_process_and_the_exact_flow_lies_on_them(e
     columns = explorer.figure.frames.data
     for k in (0, 7, 120):
         truth = OU.nonreversible().marginal(float(columns["t"][k]))
-        assert gaussian_w2(law(columns["law"][k]), truth) < 1e-3
-        assert gaussian_w2(law(columns["flow_law"][k]), truth) < 1e-3
+        assert gaussian_w2(gaussian(columns["marginal"][k]), truth) < 1e-3
+        assert gaussian_w2(gaussian(columns["flow_marginal"][k]), truth) < 1e-3
     assert columns["velocity_error"].max() == 0
-    explorer.estimator = "regression"  # the drift alone does not keep the law
-    assert gaussian_w2(law(explorer.figure.frames.data["flow_law"][120]), truth) > 0.3
+    explorer.estimator = "regression"  # the drift alone does not keep the marginal
+    assert gaussian_w2(gaussian(explorer.figure.frames.data["flow_marginal"][120]), truth) > 0.3
 
 
 def test_flow_particles_start_at_the_samples_and_then_leave_them(explorer):
@@ -186,12 +186,12 @@ def test_a_second_flow_is_what_it_is_alone(app, explorer):
     explorer.compare = "symmetric"
     alone = app.FlowExplorer(**QUICK, estimator="symmetric")
     both, one = explorer.figure.frames.data, alone.figure.frames.data
-    for name in ("fitted", "particle_x", "flow_law", "velocity_error", "law_error"):
+    for name in ("fitted", "particle_x", "flow_marginal", "velocity_error", "marginal_error"):
         np.testing.assert_array_equal(both[f"{name}_2"], one[name])
         assert not np.array_equal(both[name], one[name])
     curves = explorer.errors.curves.data
-    np.testing.assert_array_equal(curves["law_error_2"], one["law_error"])
-    assert np.isnan(alone.errors.curves.data["law_error_2"]).all()
+    np.testing.assert_array_equal(curves["marginal_error_2"], one["marginal_error"])
+    assert np.isnan(alone.errors.curves.data["marginal_error_2"]).all()
 
 
 @pytest.mark.slow
@@ -237,19 +237,19 @@ def test_the_density_of_the_double_well_is_carried_by_its_velocity(app):
     assert rho[-1, x > 0.5].sum() * dx > 0.2
 
 
-def test_in_the_well_the_exact_flow_keeps_the_law_and_a_drift_does_not(app):
+def test_in_the_well_the_exact_flow_keeps_the_marginal_and_a_drift_does_not(app):
     explorer = app.FlowExplorer(**WELL, estimator="exact", compare="regression")
     columns = explorer.well.frames.data
     assert columns["velocity_error"].max() < 1e-6
-    assert size(columns["law_error"]) < 1.5 * size(columns["sample_error"])
-    assert size(columns["law_error_2"]) > 5 * size(columns["sample_error"])
+    assert size(columns["marginal_error"]) < 1.5 * size(columns["sample_error"])
+    assert size(columns["marginal_error_2"]) > 5 * size(columns["sample_error"])
     np.testing.assert_allclose(columns["particle"][0], columns["sample"][0], atol=1e-5)
 
 
 def test_in_the_well_a_flexible_field_of_symmetric_stays_and_one_of_phibe_runs_away(app):
     explorer = app.FlowExplorer(**WELL, estimator="symmetric", compare="phibe", degree=7, well_observations=240)
     columns = explorer.well.frames.data
-    assert size(columns["law_error"]) < 2 * size(columns["sample_error"])
+    assert size(columns["marginal_error"]) < 2 * size(columns["sample_error"])
     assert columns["lost"].max() == 0
     assert columns["lost_2"][-1] > 0
     assert "diverge" in explorer.reading()
@@ -279,11 +279,11 @@ def test_the_well_takes_the_stage_and_leaves_it(explorer):
 
 # -- the double pendulum -----------------------------------------------------------------------------------------------
 
-SWING = {"process": "double pendulum"}
+PENDULUM = {"process": "double pendulum"}
 
 
 def test_the_pendulum_flows_start_at_the_paths_and_follow_them_for_a_while(app):
-    columns = app.FlowExplorer(**SWING, integrator="euler", estimator="regression").pendulum.frames.data
+    columns = app.FlowExplorer(**PENDULUM, integrator="euler", estimator="regression").pendulum.frames.data
     np.testing.assert_array_equal(columns["particle_angle1"][0], columns["sample_angle1"][0])
     assert columns["path_error"][30] < columns["divergence"][30]  # through the middle of the draws
     assert columns["path_error"][120] > 3 * columns["path_error"][30]
@@ -297,23 +297,23 @@ def test_the_pendulum_flows_start_at_the_paths_and_follow_them_for_a_while(app):
 
 
 def test_euler_pumps_energy_into_central_differences_and_none_into_forward_ones(app):
-    explorer = app.FlowExplorer(**SWING, integrator="euler", estimator="symmetric", compare="regression")
+    explorer = app.FlowExplorer(**PENDULUM, integrator="euler", estimator="symmetric", compare="regression")
     columns = explorer.pendulum.frames.data
     assert columns["gain"][-1] > 5 * abs(columns["sample_gain"][-1])
-    assert columns["law_error"][-1] > 1.8 * columns["sample_error"][-1]
-    assert columns["law_error_2"][-1] < 1.3 * columns["sample_error"][-1]
+    assert columns["marginal_error"][-1] > 1.8 * columns["sample_error"][-1]
+    assert columns["marginal_error_2"][-1] < 1.3 * columns["sample_error"][-1]
     assert "the distribution of <b>regression</b> is closer" in explorer.reading()
     explorer.integrator = "rk4"
     columns = explorer.pendulum.frames.data
     assert columns["gain_2"][-1] < -5 * columns["sample_gain"][-1]
-    assert columns["law_error"][-1] < 1.3 * columns["sample_error"][-1]
+    assert columns["marginal_error"][-1] < 1.3 * columns["sample_error"][-1]
     assert "the distribution of <b>symmetric</b> is closer" in explorer.reading()
     assert "07_pendulum_states" in explorer.equations()
     np.testing.assert_array_equal(explorer.errors.curves.data["velocity_error_2"], columns["path_error_2"])
 
 
 def test_an_estimator_without_a_trained_network_is_named_and_not_drawn(app):
-    explorer = app.FlowExplorer(**SWING, estimator="isotropic", compare="exact")
+    explorer = app.FlowExplorer(**PENDULUM, estimator="isotropic", compare="exact")
     assert "particle_angle1" not in explorer.pendulum.frames.data
     assert "no network trained with <b>isotropic</b>" in explorer.reading().replace("No ", "no ")
     assert "<b>exact</b> velocity of the pendulum is not known" in explorer.reading()
@@ -328,8 +328,8 @@ def test_an_estimator_without_a_trained_network_is_named_and_not_drawn(app):
 def test_the_pendulum_takes_the_stage_and_leaves_it(explorer):
     rows = {row[0].name: row for row in explorer.controls().select(pn.Row)}
     assert not rows["Seconds"].visible
-    explorer.param.update(**SWING, integrator="euler")
-    assert (explorer.plane.visible, explorer.line.visible, explorer.swing.visible) == (False, False, True)
+    explorer.param.update(**PENDULUM, integrator="euler")
+    assert (explorer.plane.visible, explorer.line.visible, explorer.pendulum_view.visible) == (False, False, True)
     assert rows["Seconds"].visible
     assert not rows["Knots of the field in time"].visible
     assert not rows["Degree of the field in x"].visible
@@ -341,5 +341,5 @@ def test_the_pendulum_takes_the_stage_and_leaves_it(explorer):
     np.testing.assert_allclose(eight["t"][:50], four["t"][:100:2], atol=1e-6)
     np.testing.assert_allclose(eight["particle_angle1"][:50], four["particle_angle1"][:100:2], atol=1e-5)
     explorer.process = "reversible"
-    assert (explorer.plane.visible, explorer.swing.visible) == (True, False)
+    assert (explorer.plane.visible, explorer.pendulum_view.visible) == (True, False)
     assert explorer.pendulum.frames.data == {}

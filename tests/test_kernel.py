@@ -13,17 +13,17 @@ from phibe.systems.sde import rotating_well
 
 
 def stationary(A, S):
-    law = OU(A, S).stationary()
-    return OU(A, S, m0=law.mean, C0=law.covariance)
+    marginal = OU(A, S).stationary()
+    return OU(A, S, m0=marginal.mean, C0=marginal.covariance)
 
 
 TURNING = stationary([[-1.0, -1.5], [1.5, -1.0]], torch.eye(2))
 
 
 def fit_error(system, data, **options):
-    """‖v̂ − v‖ over the stationary law, and ‖v‖, the error of a field that is zero (persistence)."""
-    law = system.stationary() if isinstance(system, OU) else system.stationary
-    x = law.sample(4000, generator=torch.Generator().manual_seed(7))
+    """‖v̂ − v‖ over the stationary distribution, and ‖v‖, the error of a field that is zero (persistence)."""
+    marginal = system.stationary() if isinstance(system, OU) else system.stationary
+    x = marginal.sample(4000, generator=torch.Generator().manual_seed(7))
     truth = lambda z, t: system.velocity(z, 0.0)  # noqa: E731
     fitted = velocity_error(fit_kernel(data, **options).velocity, truth, x, 0.0).value
     return fitted, velocity_error(lambda z, t: 0 * z, truth, x, 0.0).value

@@ -1,4 +1,4 @@
-"""KTH: the annotations with their quirks, films good and broken, the cache, the split and the archives."""
+"""KTH: the annotations with their quirks, videos good and broken, the cache, the split and the archives."""
 
 import functools
 import http.server
@@ -38,7 +38,7 @@ QUIRKS = HEADER + (
 
 
 def test_annotations_are_read_with_all_their_quirks():
-    """Blank lines, a head, tabs and spaces, three ranges, a comma at the end, ranges that go back, a missing film."""
+    """Blank lines, a head, tabs and spaces, three ranges, a comma at the end, ranges that go back, a missing video."""
     found = kth.parse_annotations(QUIRKS)
     assert list(found) == [
         *("person01_boxing_d1", "person07_handclapping_d2", "person07_jogging_d4", "person11_boxing_d4"),
@@ -52,7 +52,7 @@ def test_annotations_are_read_with_all_their_quirks():
     assert kth.parse_annotations(QUIRKS.replace("\n", "\r\n")) == found
 
 
-def test_a_file_like_the_official_one_has_2391_sequences_of_599_films():
+def test_a_file_like_the_official_one_has_2391_sequences_of_599_videos():
     short = {"person11_boxing_d4", "person13_handwaving_d3", "person14_handwaving_d3", "person15_boxing_d4"}
     short |= {"person22_boxing_d1"}
     lines = [HEADER]
@@ -83,7 +83,7 @@ def test_no_annotations_and_repeated_ones_are_errors():
         kth.parse_annotations("person01_boxing_d1 frames 1-9\n" * 2)
 
 
-# -- films -------------------------------------------------------------------------------------------------------------
+# -- videos -----------------------------------------------------------------------------------------------------------
 
 
 def grey(frames: int, *, height: int = 120, width: int = 160, seed: int = 0) -> np.ndarray:
@@ -109,21 +109,21 @@ def write_avi(path, frames: np.ndarray, *, codec: str = "ffv1", pixels: str = "g
 
 @pytest.fixture
 def data(tmp_path):
-    """Two persons' films, in folders by action as the archives are unpacked, and their annotations."""
-    films = {"person01_walking_d1": grey(20), "person22_boxing_d2": grey(16, seed=1)}
-    for name, frames in films.items():
+    """Two people's videos, in folders by action as the archives are unpacked, and their annotations."""
+    videos = {"person01_walking_d1": grey(20), "person22_boxing_d2": grey(16, seed=1)}
+    for name, frames in videos.items():
         write_avi(tmp_path / name.split("_")[1] / f"{name}_uncomp.avi", frames)
     (tmp_path / "00sequences.txt").write_text(
         HEADER + "person01_walking_d1\t\tframes\t1-8, 12-20\nperson22_boxing_d2\tframes\t4-10, 2-16\n\n"
         "person13_handclapping_d3\t*missing*\n",
         encoding="utf8",
     )
-    return tmp_path, films
+    return tmp_path, videos
 
 
 def test_sequences_become_clips_of_their_frames(data):
     """Frames count from one and the last belongs to the sequence; a cell of 20 × 20 is constant, so its mean is too."""
-    folder, films = data
+    folder, videos = data
     clips = kth.read_kth(folder)
     assert clips.names == (
         *("person01_walking_d1_s0", "person01_walking_d1_s1", "person22_boxing_d2_s0", "person22_boxing_d2_s1"),
@@ -131,7 +131,7 @@ def test_sequences_become_clips_of_their_frames(data):
     assert clips.lengths.tolist() == [8, 9, 7, 15] and clips.pixels.dtype == np.uint8
     assert clips.actions == ["walking", "walking", "boxing", "boxing"] and clips.people == [1, 1, 22, 22]
     middle = (clips.frames(1)[:, 0, 5::11, 4::8] * 255).round()
-    assert (middle[:, :6, :8].numpy() == films["person01_walking_d1"][11:20, 10::20, 10::20]).all()
+    assert (middle[:, :6, :8].numpy() == videos["person01_walking_d1"][11:20, 10::20, 10::20]).all()
     ragged = clips.trajectories()
     assert ragged.lengths.tolist() == [8, 9, 7, 15] and ragged.states.shape == (4, 15, 1, 64, 64)
     assert float(ragged.times[1]) == 0.04
@@ -147,11 +147,11 @@ def test_squash_takes_the_whole_picture_and_crop_its_middle(tmp_path):
     assert float(cropped.mean()) == 0
 
 
-def test_a_film_compressed_as_colour_but_grey_is_read(tmp_path):
+def test_a_video_compressed_as_colour_but_grey_is_read(tmp_path):
     frames = grey(6)
-    film = read_video(write_avi(tmp_path / "a.avi", frames, codec="mpeg4", pixels="yuv420p"))
-    assert film.frames.shape == (6, 120, 160) and film.rate == 25
-    assert np.abs(film.frames.astype(int) - frames).mean() < 4
+    video = read_video(write_avi(tmp_path / "a.avi", frames, codec="mpeg4", pixels="yuv420p"))
+    assert video.frames.shape == (6, 120, 160) and video.rate == 25
+    assert np.abs(video.frames.astype(int) - frames).mean() < 4
 
 
 def test_the_split_is_by_person_and_complete(data):
@@ -180,7 +180,7 @@ def test_the_cache_is_used_again_and_renewed(data, monkeypatch):
     assert len(decoded) == 4  # other settings
     assert kth.read_kth(folder, actions=("walking",)).people == [1, 1] and len(decoded) == 5
     write_avi(folder / "boxing" / "person22_boxing_d2_uncomp.avi", grey(16, seed=5))
-    assert not (kth.read_kth(folder).pixels == first.pixels).all() and len(decoded) == 7  # another film
+    assert not (kth.read_kth(folder).pixels == first.pixels).all() and len(decoded) == 7  # another video
     (folder / "00sequences.txt").write_text(
         "person01_walking_d1 frames 1-5\nperson22_boxing_d2 frames 1-6", encoding="utf8"
     )
@@ -203,7 +203,7 @@ def refuse(folder, match: str) -> None:
         kth.read_kth(folder)
 
 
-def test_missing_films_and_annotations_are_counted(data):
+def test_missing_videos_and_annotations_are_counted(data):
     folder, _ = data
     (folder / "boxing" / "person22_boxing_d2_uncomp.avi").unlink()
     refuse(folder, "1 are missing, the first is person22_boxing_d2_uncomp.avi.*phibe fetch kth")
@@ -214,13 +214,13 @@ def test_missing_films_and_annotations_are_counted(data):
         kth.read_kth(folder, actions=("dancing",))
 
 
-def test_broken_empty_small_and_coloured_films_are_explained(data):
+def test_broken_empty_small_and_coloured_videos_are_explained(data):
     folder, _ = data
     path = folder / "boxing" / "person22_boxing_d2_uncomp.avi"
     whole = path.read_bytes()
     path.write_bytes(b"")
     refuse(folder, "person22_boxing_d2_uncomp.avi cannot be decoded")
-    path.write_bytes(b"no film at all" * 100)
+    path.write_bytes(b"no video at all" * 100)
     refuse(folder, "cannot be decoded")
     path.write_bytes(whole[:400])  # the head alone
     refuse(folder, "cannot be decoded")
@@ -234,8 +234,8 @@ def test_broken_empty_small_and_coloured_films_are_explained(data):
     assert len(kth.read_kth(folder)) == 4
 
 
-def test_a_film_that_ends_too_early_loses_what_it_does_not_hold(data):
-    """As one of the official films does: of frames 4–10 and 2–16 the first twelve hold the first."""
+def test_a_video_that_ends_too_early_loses_what_it_does_not_hold(data):
+    """As one of the official videos does: of frames 4–10 and 2–16 the first twelve hold the first."""
     folder, _ = data
     path = folder / "boxing" / "person22_boxing_d2_uncomp.avi"
     write_avi(path, grey(12, seed=1))
@@ -246,7 +246,7 @@ def test_a_film_that_ends_too_early_loses_what_it_does_not_hold(data):
     refuse(folder, "ends after 5 frames, before the end of its first sequence at 10")
 
 
-def test_a_film_that_is_too_long_to_hold_is_refused(data):
+def test_a_video_that_is_too_long_to_hold_is_refused(data):
     with pytest.raises(ValueError, match="at most 0 MB when decoded"):
         read_video(data[0] / "walking" / "person01_walking_d1_uncomp.avi", most=160 * 120 * 19)
 

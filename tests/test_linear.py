@@ -535,7 +535,7 @@ def test_own_times_and_knots_recover_the_affine_field(name):
     ou, n = PAPER[name], 40_000
     start = torch.rand(n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.5
     step = 0.02
-    states = ou.simulate(paths=n, times=[0.6, 0.6 + step]).states  # one law, whatever the time each path was given
+    states = ou.simulate(paths=n, times=[0.6, 0.6 + step]).states  # one marginal, whatever the time each path was given
     times = torch.cat([start, start + step], 1)
     field = fit_affine(Trajectories(states, times), knots=[0.5, 0.7]).velocity
     exact, _ = theory.affine_phibe_field(ou, 0.6, step=step)

@@ -17,19 +17,19 @@ from phibe.systems.ou import Gaussian
 def _gap():
     """A fixed affine estimate of the reversible process at t = 0.4, and its exact distance from the velocity."""
     ou, t = OU.reversible(), 0.4
-    law = ou.marginal(t)
-    slope = ou.A + 0.5 * ou.S @ ou.S.mT @ torch.linalg.inv(law.covariance)
+    marginal = ou.marginal(t)
+    slope = ou.A + 0.5 * ou.S @ ou.S.mT @ torch.linalg.inv(marginal.covariance)
     extra, offset = real([[0.3, -0.2], [0.1, 0.5]]), real([0.2, -0.4])
     start = ou.velocity(torch.zeros(1, 2, dtype=torch.float64), t)[0]
     estimate = lambda x, s: x @ (slope + extra).mT + start + offset  # noqa: E731
-    return ou, t, estimate, theory.affine_gap(law, extra, offset)
+    return ou, t, estimate, theory.affine_gap(marginal, extra, offset)
 
 
 def test_the_velocity_error_is_the_distance_and_its_standard_error_is_calibrated():
     ou, t, estimate, exact = _gap()
-    law, pulls = ou.marginal(t), []
+    marginal, pulls = ou.marginal(t), []
     for seed in range(200):
-        x = law.sample(400, generator=torch.Generator().manual_seed(seed))
+        x = marginal.sample(400, generator=torch.Generator().manual_seed(seed))
         found = metrics.velocity_error(estimate, ou.velocity, x, t)
         pulls.append((found.value - exact) / found.error)
     pulls = real(pulls)
@@ -49,9 +49,12 @@ def test_the_global_error_integrates_over_time_with_a_calibrated_standard_error(
     ou = OU.reversible()
     times = torch.linspace(0.0, 1.0, 6, dtype=torch.float64)
     estimate = lambda x, t: ou.velocity(x, t) + t[:, None] * x  # noqa: E731
-    laws = [ou.marginal(float(t)) for t in times]
+    marginals = [ou.marginal(float(t)) for t in times]
     squares = real(
-        [float(t**2 * (law.mean @ law.mean + law.covariance.trace())) for t, law in zip(times, laws, strict=True)]
+        [
+            float(t**2 * (marginal.mean @ marginal.mean + marginal.covariance.trace()))
+            for t, marginal in zip(times, marginals, strict=True)
+        ]
     )
     exact = math.sqrt(float(torch.trapezoid(squares, times)))
     pulls = []
@@ -97,7 +100,7 @@ def test_an_estimate_is_written_with_its_error():
 @properties
 @given(ou=stable_systems())
 def test_the_distance_between_gaussians_is_that_of_their_optimal_map(ou):
-    """The optimal map is linear, T = C^-½(C^½C'C^½)^½C^-½; W₂² is E|x − T x|², and T carries one law to the other."""
+    """The optimal map is linear, T = C^-½(C^½C'C^½)^½C^-½; W₂² is E|x − T x|², and T maps one to the other."""
     a, b = ou.marginal(0.0), ou.marginal(0.7)
     root = _root(a.covariance)
     inverse = torch.linalg.inv(root)
@@ -144,16 +147,16 @@ def test_repeating_a_sample_does_not_move_it():
 
 @pytest.mark.parametrize("name", PAPER)
 def test_samples_of_one_distribution_are_close_and_of_two_are_not(name):
-    law, other = PAPER[name].marginal(0.5), PAPER[name].marginal(0.7)
+    marginal, other = PAPER[name].marginal(0.5), PAPER[name].marginal(0.7)
     draw = lambda which, seed: which.sample(3000, generator=torch.Generator().manual_seed(seed))  # noqa: E731
     for distance in (metrics.sliced_w2, metrics.energy_distance):
-        same, different = distance(draw(law, 0), draw(law, 1)), distance(draw(law, 0), draw(other, 1))
+        same, different = distance(draw(marginal, 0), draw(marginal, 1)), distance(draw(marginal, 0), draw(other, 1))
         assert same < 0.2 * different
 
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])
 def test_the_energy_distance_of_shifted_normals_is_known(shift):
-    """X − Y ~ N(m, 2), so E|X − Y| is the mean of a folded normal law, and E|X − X'| the same at m = 0."""
+    """X − Y ~ N(m, 2), so E|X − Y| is the mean of a folded normal distribution, and E|X − X'| the same at m = 0."""
     folded = 2 / math.sqrt(math.pi) * math.exp(-(shift**2) / 4) + shift * math.erf(shift / 2)
     exact = 2 * folded - 2 * (2 / math.sqrt(math.pi))
     squares = real(

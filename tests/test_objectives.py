@@ -158,9 +158,9 @@ def test_the_drift_enters_the_estimated_noise_at_first_order():
     ou = OU.reversible()
     for step in (0.2, 0.02):
         data = ou.simulate(paths=50_000, times=[0.3, 0.3 + step], seed=2)
-        law = ou.marginal(0.3)
-        _, second = ou.increment_moments(quadrature(law, 4)[0], step)
-        exact = float((quadrature(law, 4)[1] * second.diagonal(dim1=1, dim2=2).sum(1)).sum()) / (2 * step)
+        marginal = ou.marginal(0.3)
+        _, second = ou.increment_moments(quadrature(marginal, 4)[0], step)
+        exact = float((quadrature(marginal, 4)[1] * second.diagonal(dim1=1, dim2=2).sum(1)).sum()) / (2 * step)
         squares = data.states.diff(dim=1).square().sum(2) / (2 * step)
         assert abs(estimate_noise(data) - exact) < 4 * float(squares.std()) / math.sqrt(len(data))
         assert exact - 0.5 > 5 * step  # far from equilibrium the drift is seen
@@ -170,11 +170,11 @@ def test_the_drift_enters_the_estimated_noise_at_first_order():
 
 
 def _joint(ou, t, step):
-    """The Gaussian law of (X_t, X_{t+h})."""
-    law, (P, Q) = ou.marginal(t), ou.transition(step)
-    C, cross = law.covariance, law.covariance @ P.mT
+    """The Gaussian distribution of (X_t, X_{t+h})."""
+    marginal, (P, Q) = ou.marginal(t), ou.transition(step)
+    C, cross = marginal.covariance, marginal.covariance @ P.mT
     covariance = torch.cat([torch.cat([C, cross], 1), torch.cat([cross.mT, P @ C @ P.mT + Q], 1)])
-    return Gaussian(torch.cat([law.mean, ou.mu + P @ (law.mean - ou.mu)]), covariance)
+    return Gaussian(torch.cat([marginal.mean, ou.mu + P @ (marginal.mean - ou.mu)]), covariance)
 
 
 def _cubic(x, t):

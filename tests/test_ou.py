@@ -1,4 +1,4 @@
-"""The Ornstein–Uhlenbeck process: exact laws, exact sampling, exact velocity."""
+"""The Ornstein–Uhlenbeck process: exact marginals, exact sampling, exact velocity."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_noise_in_one_direction_is_enough_for_a_velocity(t):
     assert torch.equal(ou.velocity(x, t)[:, 0], ou.drift(x)[:, 0])  # no noise, no correction
 
 
-def test_a_vector_of_times_gives_each_sample_its_own_law():
+def test_a_vector_of_times_gives_each_sample_its_own_marginal():
     ou = OU.nonreversible()
     t = real([0.5, 0.1, 0.5, 2.0])
     x = near(ou, 0.5, n=4)
@@ -84,10 +84,10 @@ def _assert_differentiable_in_time(ou, t):
     x, weight = near(ou, 0.7, n=len(t)), torch.linspace(-1, 2, len(t), dtype=torch.float64)
     assert float(_transport(ou.log_density, ou.velocity, x, t).abs().max()) < 1e-8
     assert float(_transport(ou.log_density, lambda x, t: ou.drift(x), x, t).abs().max()) > 1e-2
-    law, noise = ou.marginal(t), ou.S @ ou.S.mT
-    change = ou.A @ law.covariance + law.covariance @ ou.A.mT + noise
-    inner = (ou.A @ (law.mean - ou.mu)[..., None])[..., 0] - (change @ law.score(x)[..., None])[..., 0]
-    exact = 0.5 * (noise @ law.covariance.inverse() @ -inner[..., None])[..., 0]
+    marginal, noise = ou.marginal(t), ou.S @ ou.S.mT
+    change = ou.A @ marginal.covariance + marginal.covariance @ ou.A.mT + noise
+    inner = (ou.A @ (marginal.mean - ou.mu)[..., None])[..., 0] - (change @ marginal.score(x)[..., None])[..., 0]
+    exact = 0.5 * (noise @ marginal.covariance.inverse() @ -inner[..., None])[..., 0]
     near_zero = 1e-8 * float(1 + exact.abs().max())
     forward = jvp(lambda s: ou.velocity(x, s), (t,), (weight,))[1]  # each sample with a tangent of its own
     torch.testing.assert_close(forward, weight[:, None] * exact, rtol=0, atol=2 * near_zero)
@@ -110,7 +110,7 @@ def _slope(f, at):
     return torch.autograd.grad(f(at).sum(), at)[0]
 
 
-# -- the laws ----------------------------------------------------------------------------------------------------------
+# -- the marginals -----------------------------------------------------------------------------------------------------
 
 
 def test_the_constants_of_the_circulating_process_are_those_of_the_paper():
@@ -123,13 +123,13 @@ def test_the_constants_of_the_circulating_process_are_those_of_the_paper():
     assert not ou.is_reversible
 
 
-def test_the_laws_of_the_reversible_process_are_those_of_the_paper():
+def test_the_marginals_of_the_reversible_process_are_those_of_the_paper():
     ou, t = OU.reversible(), 0.7
-    law = ou.marginal(t)
+    marginal = ou.marginal(t)
     variance = [math.exp(-2 * t) + (1 - math.exp(-2 * t)) / 4, math.exp(-8 * t) + (1 - math.exp(-8 * t)) / 16]
     mean = [4 * (1 - math.exp(-t)), 4 * (1 - math.exp(-4 * t))]
-    torch.testing.assert_close(law.mean, real(mean), rtol=1e-14, atol=0)
-    torch.testing.assert_close(law.covariance, torch.diag(real(variance)), rtol=1e-14, atol=1e-16)
+    torch.testing.assert_close(marginal.mean, real(mean), rtol=1e-14, atol=0)
+    torch.testing.assert_close(marginal.covariance, torch.diag(real(variance)), rtol=1e-14, atol=1e-16)
     x = near(ou, t)
     velocity = ou.drift(x) + 0.25 * (x - real(mean)) / real(variance)
     torch.testing.assert_close(ou.velocity(x, t), velocity, rtol=1e-13, atol=1e-13)
@@ -149,7 +149,7 @@ def test_the_marginals_solve_the_moment_equations(ou):
 
 @properties
 @given(ou=stable_systems())
-def test_the_stationary_law_solves_the_lyapunov_equation_and_is_the_limit(ou):
+def test_the_stationary_distribution_solves_the_lyapunov_equation_and_is_the_limit(ou):
     B = ou.stationary().covariance
     noise = ou.S @ ou.S.mT
     torch.testing.assert_close(ou.A @ B + B @ ou.A.mT, -noise, rtol=1e-10, atol=1e-10 * float(B.norm()))
@@ -178,7 +178,7 @@ def test_a_stiff_system_keeps_its_digits_over_a_long_step():
 
 @properties
 @given(ou=stable_systems())
-def test_the_circulation_preserves_the_stationary_law(ou):
+def test_the_circulation_preserves_the_stationary_distribution(ou):
     B, turn = ou.stationary().covariance, ou.circulation()
     scale = float(B.norm() * ou.A.norm())
     torch.testing.assert_close(turn @ B + B @ turn.mT, torch.zeros_like(B), rtol=0, atol=1e-9 * scale)
@@ -211,7 +211,7 @@ def test_reversible_means_that_drift_times_noise_is_symmetric(ou):
 def test_the_orbits_of_the_flow_close_after_one_period():
     ou = OU.nonreversible()
     x0 = ou.mu + real([[0.6, 0.0], [0.1, -0.4]])
-    times = torch.linspace(30, 75, 451, dtype=torch.float64)  # the law is stationary from t = 30 on
+    times = torch.linspace(30, 75, 451, dtype=torch.float64)  # the marginal is stationary from t = 30 on
     orbit = Flow(ou.velocity).generate(x0, times, method="rk4").states - ou.mu
     inverse = torch.linalg.inv(ou.stationary().covariance)
     level = torch.einsum("pti,ij,ptj->pt", orbit, inverse, orbit)
@@ -226,8 +226,8 @@ def _measured_period(signal, times):
     return float((times[i] + share * (times[i + 1] - times[i])).diff())
 
 
-def _pair(law):
-    return law.mean, law.covariance
+def _pair(marginal):
+    return marginal.mean, marginal.covariance
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------------
@@ -238,12 +238,14 @@ def _pair(law):
 def test_simulated_paths_have_the_exact_means_and_covariances(ou):
     n, times = 4000, real([0.0, 0.03, 1.0])  # unequal steps, one of them long
     data = ou.simulate(paths=n, times=times, seed=1)
-    laws = [ou.marginal(float(t)) for t in times]
-    for x, law in zip(data.states.unbind(1), laws, strict=True):
-        _assert_within_standard_errors(x, x, law.mean, law.mean, law.covariance, law.covariance, law.covariance)
-    lagged = laws[1].covariance @ torch.linalg.matrix_exp(ou.A * 0.97).mT  # Cov(X_s, X_t) = C_s e^{Aᵀ(t−s)}
-    covariances = (laws[1].covariance, laws[2].covariance, lagged)
-    _assert_within_standard_errors(*data.states[:, 1:].unbind(1), laws[1].mean, laws[2].mean, *covariances)
+    marginals = [ou.marginal(float(t)) for t in times]
+    for x, marginal in zip(data.states.unbind(1), marginals, strict=True):
+        _assert_within_standard_errors(
+            x, x, marginal.mean, marginal.mean, marginal.covariance, marginal.covariance, marginal.covariance
+        )
+    lagged = marginals[1].covariance @ torch.linalg.matrix_exp(ou.A * 0.97).mT  # Cov(X_s, X_t) = C_s e^{Aᵀ(t−s)}
+    covariances = (marginals[1].covariance, marginals[2].covariance, lagged)
+    _assert_within_standard_errors(*data.states[:, 1:].unbind(1), marginals[1].mean, marginals[2].mean, *covariances)
 
 
 def _assert_within_standard_errors(x, y, mean_x, mean_y, C_x, C_y, C_xy, limit=5.0):
@@ -258,17 +260,17 @@ def _assert_within_standard_errors(x, y, mean_x, mean_y, C_x, C_y, C_xy, limit=5
 def test_a_wrong_covariance_would_be_noticed():
     ou = OU.nonreversible()
     x = ou.simulate(paths=4000, times=[0.0, 1.0]).states[:, 1]
-    law = ou.marginal(1.0)
+    marginal = ou.marginal(1.0)
     with pytest.raises(AssertionError):
-        _assert_within_standard_errors(x, x, law.mean, law.mean, *[law.covariance * 1.3] * 3)
+        _assert_within_standard_errors(x, x, marginal.mean, marginal.mean, *[marginal.covariance * 1.3] * 3)
 
 
 def test_degenerate_noise_is_sampled_exactly():
     ou = kinetic()
     data = ou.simulate(paths=20_000, times=[0.0, 0.001, 2.0], seed=3)
-    law = ou.marginal(2.0)
+    marginal = ou.marginal(2.0)
     x = data.states[:, 2]
-    _assert_within_standard_errors(x, x, law.mean, law.mean, *[law.covariance] * 3)
+    _assert_within_standard_errors(x, x, marginal.mean, marginal.mean, *[marginal.covariance] * 3)
     assert bool((torch.linalg.eigvalsh(ou.stationary().covariance) > 0).all())
 
 
@@ -309,7 +311,7 @@ def test_a_wrong_mean_is_named():
         OU(-torch.eye(2), torch.eye(2), mu=[1.0])
 
 
-def test_an_unstable_drift_has_no_stationary_law():
+def test_an_unstable_drift_has_no_stationary_distribution():
     ou = OU([[1.0, 0.0], [0.0, -4.0]], torch.eye(2))
     with pytest.raises(ValueError, match=r"negative real part; they are .*Did you mean −A"):
         ou.stationary()

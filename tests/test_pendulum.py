@@ -30,8 +30,8 @@ def test_with_its_integrator_each_objective_follows_paths_and_marginals(states, 
     assert ratio(states, f"{objective}, circles, {MATCHED[objective]}", 31) < 1
     seven = states["horizon"].index(7.0)
     assert (np.array(entry["error"]) < np.array(states["persistence"]))[1:seven].all()
-    until = slice(1, states["law_times"].index(2.0) + 1)
-    floor = states["law_floor"]
+    until = slice(1, states["marginal_times"].index(2.0) + 1)
+    floor = states["floor"]
     assert max(np.array(entry["sliced_w2"][until]) / np.array(floor["sliced_w2"][until])) < 1.5
 
 

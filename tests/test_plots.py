@@ -1,4 +1,4 @@
-"""Figures: what a film sends to the browser is what each of its pictures shows."""
+"""Figures: what a video sends to the browser is what each of its pictures shows."""
 
 import io
 import subprocess
@@ -23,15 +23,15 @@ def data():
     return OU.nonreversible().simulate(paths=30, times=TIMES)
 
 
-def switch(film) -> tuple[list, list]:
-    """The sources that a film's slider changes, and the columns that it gives them, frame by frame."""
-    slider = next(iter(film.select({"type": Slider})))
+def switch(video) -> tuple[list, list]:
+    """The sources that a video's slider changes, and the columns that it gives them, frame by frame."""
+    slider = next(iter(video.select({"type": Slider})))
     (callback,) = slider.js_property_callbacks["change:value"]
     assert isinstance(callback, CustomJS)
     return callback.args["sources"], callback.args["columns"]
 
 
-def test_a_film_holds_the_states_of_every_frame_and_starts_at_the_one_shown(data):
+def test_an_animation_holds_the_states_of_every_frame_and_starts_at_the_one_shown(data):
     frames = {str(i): plots.phase_plane(*plots.cloud(data, i, "samples")) for i in range(len(TIMES))}
     sources, columns = switch(plots.scrubber(frames, "time t", shown=2))
     assert len(columns) == len(TIMES)
@@ -60,16 +60,16 @@ def test_a_label_has_the_colour_of_its_first_word():
     assert plots.color("no such method") == plots.COLORS["exact"]
 
 
-def test_a_film_of_pictures_sends_bytes_as_they_are_and_shows_them_like_shares_of_white():
+def test_an_animation_of_images_sends_bytes_as_they_are_and_shows_them_like_shares_of_white():
     plots.use()
     pictures = torch.randint(256, (2, 3, 1, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     frames = {str(i): plots.filmstrip({"a": three}) for i, three in enumerate(pictures)}
-    film = plots.scrubber(frames, "time t")
-    (mapper,) = film.select({"type": LinearColorMapper})
+    video = plots.scrubber(frames, "time t")
+    (mapper,) = video.select({"type": LinearColorMapper})
     shades = np.array([list(bytes.fromhex(shade[1:])) for shade in mapper.palette])
     assert np.ptp(shades, axis=1).max() <= 1 and shades[0, 0] == 0 and shades[-1, 1] == 255  # grey, black to white
     assert (mapper.low, mapper.high) == (0, 255)
-    _, columns = switch(film)
+    _, columns = switch(video)
     for three, frame in zip(pictures, columns, strict=True):
         sent = np.flipud(frame[0]["image"][0])  # Bokeh draws from below
         assert sent.dtype == np.uint8
@@ -77,7 +77,7 @@ def test_a_film_of_pictures_sends_bytes_as_they_are_and_shows_them_like_shares_o
         shares = plots.filmstrip({"a": three / 255}).get(0)
         assert np.allclose(np.flipud(shares.dimension_values(2, flat=False)), sent / 255, atol=1 / 255)
     white = [
-        plots.filmstrip({"a": films}).get(0).opts.get().kwargs["clim"] for films in (pictures[0], pictures[0] / 255)
+        plots.filmstrip({"a": videos}).get(0).opts.get().kwargs["clim"] for videos in (pictures[0], pictures[0] / 255)
     ]
     assert white == [(0, 255), (0, 1)]
 

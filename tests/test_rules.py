@@ -11,8 +11,10 @@ from phibe.experiments.report import (
     Claim,
     Report,
     findings,
+    findings_html,
     findings_text,
     interval,
+    judged,
     slope_interval,
     verdict,
 )
@@ -126,3 +128,20 @@ def test_findings_put_the_columns_of_a_claim_side_by_side_and_never_mix_them():
         "controls": [3],
     }
     assert "text       method of text               1 [0, 2]  opposite" in findings_text(rows)
+
+
+def test_a_control_has_no_verdict_and_a_method_the_one_of_its_interval():
+    about, values = ("Figure 1", "errors are small", "error"), [0.1, 0.2, 0.3]
+    assert judged(about, "text", "m", values, "below", 0.5).verdict == "reproduced"
+    assert judged(about, "text", "m", values, "below", 0.05).verdict == "opposite"
+    control = judged(about, "controls", "m", values, "below", 0.5)
+    assert (control.verdict, control.low, control.high) == ("", *interval(values))
+    assert control.value == pytest.approx(0.2)
+
+
+def test_the_table_of_the_page_has_a_cell_for_each_column_and_escapes_names():
+    facts = {"preset": "laptop", "config": {}, "results": {}, "seconds": 1.0, "device": "cpu", "versions": {}}
+    page = findings_html(findings([Report("toy", claims=[claim("text", 1, "opposite", claim="a < b")], **facts)]))
+    assert page.count("<td>") == 1 + len(COLUMNS)
+    assert "a &lt; b" in page and "a < b" not in page
+    assert '<span class="opposite">opposite</span>' in page

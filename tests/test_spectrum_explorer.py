@@ -88,7 +88,7 @@ def test_persistence_stands_still_and_its_error_is_what_moved(made, explorer):
     rollout = explorer.shown[1]
     truth, guess, difference = (stack(rollout.columns, name) for name in ("truth", "guess", "difference"))
     assert (guess == guess[0]).all() and not (truth == truth[0]).all()
-    fields = made.kept().clip(0, 0.5).truth
+    fields = made.saved().clip(0, 0.5).truth
     np.testing.assert_array_equal(difference, np.stack(made.pictures(fields[:1] - fields, rollout.limit)))
     np.testing.assert_array_equal(rollout.columns["error"], rollout.columns["still"])
     assert rollout.evaluations == 0 and "No network" in explorer.reading()
@@ -103,18 +103,18 @@ def test_colour_limits_are_shared_centred_and_those_of_the_truth(made, explorer)
     levels = made.pictures(fields, limit)[0]
     assert levels.tolist() == [[0, 2 * made.LEVELS], [made.LEVELS, 2 * made.LEVELS]]  # the first row is below
     explorer.param.update(method="persistence", interval=0.1)
-    truth = made.kept().clip(0, 0.1).truth
+    truth = made.saved().clip(0, 0.1).truth
     assert explorer.shown[1].limit == limit == pytest.approx(3 * float(truth.square().mean().sqrt()))
 
 
 def test_spectra_are_those_that_phibe_measures(made, explorer):
-    kept, columns = made.kept(), explorer.shown[1].columns
-    clip = kept.clip(0, 0.5)
-    fields = {"truth": clip.truth, "guess": kept.roll("symmetric, euler", clip, seed=1).states}
+    run, columns = made.saved(), explorer.shown[1].columns
+    clip = run.clip(0, 0.5)
+    fields = {"truth": clip.truth, "guess": run.roll("symmetric, euler", clip, seed=1).states}
     for name, states in fields.items():
         spectrum = enstrophy_spectrum(states.double()).mean[:, 0, 1 : made.shells() + 1]
         np.testing.assert_allclose(10 ** columns[f"{name}_spectrum"].astype(float), spectrum, rtol=1e-4)
-    np.testing.assert_allclose(made.truth(), kept.report["system"]["enstrophy_spectrum"][1 : made.shells() + 1])
+    np.testing.assert_allclose(made.truth(), run.report["system"]["enstrophy_spectrum"][1 : made.shells() + 1])
     assert not np.allclose(columns["truth_spectrum"][-1], columns["guess_spectrum"][-1], atol=1e-4)
 
 
@@ -134,7 +134,11 @@ def test_a_changed_setting_changes_pictures_colour_and_words(explorer):
 
 def test_what_a_method_leaves_no_choice_of_is_said_and_changes_nothing(app, explorer, stirred):
     assert not explorer.fixed() and explorer.certain()
-    for method, words in (("pfi", "nothing to integrate"), (stirred, "rk4 alone"), ("persistence", "Standing still")):
+    for method, words in (
+        ("pfi", "nothing to integrate"),
+        (stirred, "rk4 alone"),
+        ("persistence", "persistence forecast"),
+    ):
         wanted = app.SpectrumExplorer(method=method, **CHEAP)
         assert wanted.fixed() and words in wanted.no_choice()
         assert wanted.certain() == (method == "persistence")
@@ -166,7 +170,7 @@ def test_junk_in_an_address_gives_the_defaults(app):
 # -- computing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_draw_is_another_film_of_the_same_method(explorer, stirred):
+def test_a_new_draw_is_another_video_of_the_same_method(explorer, stirred):
     explorer.method = stirred
     before = stack(explorer.shown[1].columns, "guess")
     explorer.again()
@@ -249,6 +253,6 @@ def test_two_sessions_share_no_state(app, explorer):
 
 def test_without_a_run_there_is_nothing_to_choose_and_the_page_says_what_makes_one(made, monkeypatch, tmp_path):
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
-    monkeypatch.setattr(made, "kept", made.kept.__wrapped__)
+    monkeypatch.setattr(made, "saved", made.saved.__wrapped__)
     assert made.menu() == made.Menu() and not made.menu().methods
     assert "phibe run navier_stokes" in importlib.import_module("spectrum_text").missing()

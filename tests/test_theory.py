@@ -125,7 +125,7 @@ def _systems():
 
 def _points(system):
     if isinstance(system, LinearNoise):
-        return system.law.sample(20, generator=torch.Generator().manual_seed(0))
+        return system.marginal.sample(20, generator=torch.Generator().manual_seed(0))
     return near(system, 0.5, n=20)
 
 

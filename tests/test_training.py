@@ -59,7 +59,7 @@ def lines(out):
 
 
 def relative_error(velocity, times=(0.2, 0.5, 0.8)):
-    """Root mean square over the law at some times of |v − exact|, relative to that of |exact|."""
+    """Root mean square over the marginal at some times of |v − exact|, relative to that of |exact|."""
     error = size = 0.0
     for t in times:
         x = OU.marginal(t).sample(2000, generator=torch.Generator().manual_seed(1))
@@ -445,3 +445,21 @@ def test_the_objective_module_is_the_objective():
     data = observe()
     network = small().double()
     assert torch.equal(ObjectiveModule(network, "phibe")(*data.pairs()), phibe(network, *data.pairs()))
+
+
+def test_a_network_with_wrong_gradients_is_trained_only_without_the_check():
+    data = OU.reversible().simulate(paths=20, times=torch.linspace(0, 1, 11), seed=0).to(torch.float32)
+    network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    class Kinked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = network
+
+        def forward(self, x, t):
+            return self.layers(x)
+
+    config = FitConfig(steps=2, batch=8, held_out=0.0)
+    with pytest.raises(ValueError, match="ReLU"):
+        fit_network(data, Kinked(), "phibe", config=config, progress=False)
+    assert fit_network(data, Kinked(), "phibe", config=config, progress=False, check=False).method

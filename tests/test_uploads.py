@@ -1,4 +1,4 @@
-"""Uploads: films of every kind that is taken, and what is said of those that are not."""
+"""Uploads: videos of every kind that is taken, and what is said of those that are not."""
 
 import io
 import struct
@@ -18,20 +18,20 @@ KINDS = {
 
 def moving(frames: int = 20, *, width: int = 96, height: int = 64, color=(255, 255, 255)) -> np.ndarray:
     """A bar that goes to the right by two pixels a frame: (time, height, width, 3)."""
-    film = np.zeros((frames, height, width, 3), np.uint8)
-    for i, picture in enumerate(film):
+    video = np.zeros((frames, height, width, 3), np.uint8)
+    for i, picture in enumerate(video):
         picture[:, 20 + 2 * i % (width - 40) :][:, :12] = color
-    return film
+    return video
 
 
-def encoded(film: np.ndarray, kind: str = "avi", *, rate: int = 25) -> bytes:
-    """The bytes of a file with this film."""
+def encoded(video: np.ndarray, kind: str = "avi", *, rate: int = 25) -> bytes:
+    """The bytes of a file with this video."""
     codec, pixels = KINDS[kind]
     file = io.BytesIO()
     with av.open(file, "w", format=kind) as container:
         stream = container.add_stream(codec, rate=rate)
-        stream.height, stream.width, stream.pix_fmt = *film.shape[1:3], pixels
-        for picture in film:
+        stream.height, stream.width, stream.pix_fmt = *video.shape[1:3], pixels
+        for picture in video:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()
@@ -47,10 +47,10 @@ def archived(**arrays: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_film_becomes_the_square_in_its_middle(kind):
-    film = moving()
-    own = read_upload(encoded(film, kind))
-    wanted = shrink(film[..., 0], fit="crop").astype(float)
+def test_a_video_becomes_the_square_in_its_middle(kind):
+    video = moving()
+    own = read_upload(encoded(video, kind))
+    wanted = shrink(video[..., 0], fit="crop").astype(float)
     assert own.frames.shape == (20, 64, 64) and own.frames.dtype == np.uint8
     assert np.abs(own.frames - wanted).mean() < 12  # lossy ones blur the edges
     assert np.abs(own.frames - wanted[::-1]).mean() > 40
@@ -58,9 +58,9 @@ def test_a_film_becomes_the_square_in_its_middle(kind):
 
 
 def test_what_is_kept_without_loss_comes_back_to_the_bit():
-    film = moving(width=64)
-    np.testing.assert_array_equal(read_upload(encoded(film, "avi")).frames, film[..., 0])
-    assert read_upload(encoded(film, "avi")).changes == ()
+    video = moving(width=64)
+    np.testing.assert_array_equal(read_upload(encoded(video, "avi")).frames, video[..., 0])
+    assert read_upload(encoded(video, "avi")).changes == ()
 
 
 def test_colour_is_made_grey_and_that_is_said():
@@ -70,31 +70,31 @@ def test_colour_is_made_grey_and_that_is_said():
 
 
 def test_a_fast_camera_gives_every_second_frame():
-    film = moving(20, width=64)
-    own = read_upload(encoded(film, "avi", rate=50))
-    np.testing.assert_array_equal(own.frames, film[::2, ..., 0])
+    video = moving(20, width=64)
+    own = read_upload(encoded(video, "avi", rate=50))
+    np.testing.assert_array_equal(own.frames, video[::2, ..., 0])
     assert own.changes == ("one frame of 2, about 25 a second",)
 
 
-@pytest.mark.parametrize("make", [encoded, lambda film: archived(clip=film[..., 0])])
-def test_of_a_long_film_the_first_frames_are_taken(make):
-    film = moving(LONGEST + 30, width=64)
-    own = read_upload(make(film))
-    np.testing.assert_array_equal(own.frames, film[:LONGEST, ..., 0])
+@pytest.mark.parametrize("make", [encoded, lambda video: archived(clip=video[..., 0])])
+def test_of_a_long_video_the_first_frames_are_taken(make):
+    video = moving(LONGEST + 30, width=64)
+    own = read_upload(make(video))
+    np.testing.assert_array_equal(own.frames, video[:LONGEST, ..., 0])
     assert f"its first {LONGEST} frames" in own.changes
-    assert read_upload(make(film[:LONGEST])).changes == ()
+    assert read_upload(make(video[:LONGEST])).changes == ()
 
 
 def test_clips_of_an_archive_are_read_as_bytes_and_as_numbers(tmp_path):
-    film = moving(width=64)[..., 0]
-    path = Clips.of({"person01_walking_d1": film, "person02_boxing_d1": film[::-1]}).save(tmp_path / "clips.npz")
+    video = moving(width=64)[..., 0]
+    path = Clips.of({"person01_walking_d1": video, "person02_boxing_d1": video[::-1]}).save(tmp_path / "clips.npz")
     own = read_upload(path.read_bytes())
-    np.testing.assert_array_equal(own.frames, film)
+    np.testing.assert_array_equal(own.frames, video)
     assert own.changes == ("the first of 2 clips",)
-    np.testing.assert_array_equal(read_upload(archived(a=film / 255.0)).frames, film)
+    np.testing.assert_array_equal(read_upload(archived(a=video / 255.0)).frames, video)
 
 
-def test_a_film_taken_upright_stands_upright(monkeypatch):
+def test_a_video_taken_upright_stands_upright(monkeypatch):
     """A phone writes the pictures lying and says by how much to turn them."""
 
     class Lying:
@@ -133,13 +133,13 @@ def test_a_picture_is_called_one(start):
     refused(start + bytes(100), "a single picture")
 
 
-def test_a_gif_of_one_picture_and_short_films_are_told_what_is_needed():
+def test_a_gif_of_one_picture_and_short_videos_are_told_what_is_needed():
     refused(encoded(moving(1), "gif"), "2 frames or more; this one has 1. A single picture")
     refused(encoded(moving(9)), "14 frames or more; this one has 9. Record", least=14)
     assert len(read_upload(encoded(moving(14)), least=14).frames) == 14
 
 
-def test_a_film_that_breaks_off_is_used_as_far_as_it_goes():
+def test_a_video_that_breaks_off_is_used_as_far_as_it_goes():
     whole = encoded(moving(width=64))
     own = read_upload(whole[: 2 * len(whole) // 3])
     assert 5 < len(own.frames) < 20

@@ -59,28 +59,28 @@ def test_every_method_is_measured_and_the_best_future_is_no_worse_than_one(ran):
     assert found["persistence"]["best"] is None and found["codec"]["adjusted"] is None
 
 
-def test_the_report_holds_the_measures_of_the_films_themselves(ran):
+def test_the_report_holds_the_measures_of_the_videos_themselves(ran):
     out, report = ran
-    films = read_clips(out / "fits" / "test.npz").trajectories(14).states
-    last, truth = films[:, 3:4].expand(-1, 10, -1, -1, -1), films[:, 4:]
+    videos = read_clips(out / "fits" / "test.npz").trajectories(14).states
+    last, truth = videos[:, 3:4].expand(-1, 10, -1, -1, -1), videos[:, 4:]
     found = report["methods"]["last frame"]
     assert found["standard"]["mse"] == pytest.approx(float((last - truth).square().mean()), rel=1e-5)
     assert found["ssim"] == pytest.approx(ssim(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] == pytest.approx(mse(last, truth).mean(0).tolist(), rel=1e-5)
     assert found["mse"] != pytest.approx(report["methods"]["persistence"]["mse"], rel=1e-2)  # that one is decoded
-    mean = films[:, :4].mean(1, keepdim=True).expand_as(truth)
+    mean = videos[:, :4].mean(1, keepdim=True).expand_as(truth)
     assert report["methods"]["mean frame"]["mse"] == pytest.approx(mse(mean, truth).mean(0).tolist(), rel=1e-5)
     distance = found["frechet"]["standard"]
     assert distance["name"] == "figure Fréchet distance" and distance["floor"] > 0
     assert "FVD" not in json.dumps(report.results)
 
 
-def test_the_kept_films_are_those_that_were_measured(ran):
+def test_the_kept_videos_are_those_that_were_measured(ran):
     out, report = ran
     codec, _, _ = open_latents(SMOKE, out / "fits")
     evaluation = Evaluation(read_clips(out / "fits" / "test.npz"), codec, video.feature_network(SMOKE), SMOKE)
     kept = video.load_file(out / "weights.safetensors")
-    shown = {name.removeprefix("clips."): film for name, film in kept.items() if name.startswith("clips.")}
+    shown = {name.removeprefix("clips."): frames for name, frames in kept.items() if name.startswith("clips.")}
     assert set(shown) == (set(report["methods"]) | {"truth"}) - set(video.STILLS)
     assert shown["truth"].dtype == torch.uint8 and shown["truth"].shape == (1, 14, 64, 64)
     torch.testing.assert_close(
@@ -121,8 +121,8 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
     monkeypatch.setitem(video.CONFIGS, "laptop", SMOKE)
     keep(out, "video")
     codec, train, validation = open_latents(SMOKE, out / "fits")
-    film = read_clips(out / "fits" / "test.npz").frames(0)
-    torch.testing.assert_close(video.committed_codec().encode(film), codec.encode(film), rtol=0, atol=1e-2)
+    frames = read_clips(out / "fits" / "test.npz").frames(0)
+    torch.testing.assert_close(video.committed_codec().encode(frames), codec.encode(frames), rtol=0, atol=1e-2)
     history, times = train.states[:2, :4], torch.arange(6, dtype=torch.float64) * STEP
     for name in (*FLOWS, "pfi", "mcvd", "persistence", "constant velocity"):
         kept = rolls(name, video.committed_method(name), SMOKE)
@@ -136,10 +136,10 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
 def test_what_the_codec_loses_of_the_context_is_added_to_what_it_makes_of_the_rest(ran):
     out, report = ran
     codec, _, _ = open_latents(SMOKE, out / "fits")
-    films = read_clips(out / "fits" / "test.npz").trajectories(14).states
-    rebuilt, found = codec.decode_paths(codec.encode_paths(films)), report["methods"]["codec"]
-    better = (rebuilt[:, 4:] + (films - rebuilt)[:, :4].mean(1, keepdim=True)).clamp(0, 1)
-    assert found["detailed"]["mse"] == pytest.approx(float((better - films[:, 4:]).square().mean()), rel=1e-4)
+    states = read_clips(out / "fits" / "test.npz").trajectories(14).states
+    rebuilt, found = codec.decode_paths(codec.encode_paths(states)), report["methods"]["codec"]
+    better = (rebuilt[:, 4:] + (states - rebuilt)[:, :4].mean(1, keepdim=True)).clamp(0, 1)
+    assert found["detailed"]["mse"] == pytest.approx(float((better - states[:, 4:]).square().mean()), rel=1e-4)
     assert found["detailed"]["mse"] < 0.9 * found["standard"]["mse"]
 
 
@@ -207,8 +207,8 @@ def test_weights_of_another_method_are_refused():
 
 
 def clips(persons=25, size=64, frames=14) -> Clips:
-    films = np.random.default_rng(0).integers(0, 255, (persons, frames, size, size), dtype=np.uint8)
-    return Clips.of({f"person{i:02d}_walking_d{1 + k}": films[i - 1] for i in range(1, persons + 1) for k in (0, 1)})
+    videos = np.random.default_rng(0).integers(0, 255, (persons, frames, size, size), dtype=np.uint8)
+    return Clips.of({f"person{i:02d}_walking_d{1 + k}": videos[i - 1] for i in range(1, persons + 1) for k in (0, 1)})
 
 
 def test_no_person_is_on_two_sides_and_the_last_fifth_is_the_test():
@@ -217,7 +217,7 @@ def test_no_person_is_on_two_sides_and_the_last_fifth_is_the_test():
     assert set(sides["validation"].people) == {19, 20}
     assert set(sides["train"].people) == set(range(1, 19))
     assert sum(map(len, sides.values())) == 50
-    nameless = Clips.of({f"film {i}": np.zeros((4, 8, 8), np.uint8) for i in range(10)})
+    nameless = Clips.of({f"video {i}": np.zeros((4, 8, 8), np.uint8) for i in range(10)})
     assert {side: len(part) for side, part in split(nameless, validation=0.1, test=0.2).items()} == {
         "train": 7,
         "validation": 1,
@@ -239,14 +239,14 @@ def test_clips_of_another_size_or_length_are_refused(tmp_path):
         choose_test_clips(clips(4, frames=13), SMOKE)
 
 
-def test_latents_of_the_mirrored_film_are_those_of_a_film_of_the_mirror():
+def test_latents_of_the_mirrored_video_are_those_of_a_video_of_the_mirror():
     torch.manual_seed(0)
-    codec, films = video.VQCodec(**SMOKE.codec), clips(2)
-    both, plain = (encode(codec, films, mirrored=m, length=5) for m in (True, False))
+    codec, some = video.VQCodec(**SMOKE.codec), clips(2)
+    both, plain = (encode(codec, some, mirrored=m, length=5) for m in (True, False))
     assert (len(both), len(plain)) == (24, 12)  # 14 frames are 5 + 5 + 4
     assert plain.lengths.tolist() == [5, 5, 4] * 4
     torch.testing.assert_close(plain.times[:3, 0], torch.tensor([0.0, 0.2, 0.4], dtype=torch.float64))
-    mirrored = codec.encode(films.frames(0)[:5].flip(-1))
+    mirrored = codec.encode(some.frames(0)[:5].flip(-1))
     torch.testing.assert_close(both.states[3], mirrored, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(both.states[0], plain.states[0])
     assert not torch.allclose(both.states[3], both.states[0].flip(-1), rtol=1e-2)  # the codec knows left from right

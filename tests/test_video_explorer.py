@@ -196,7 +196,7 @@ def test_a_method_that_needs_more_frames_says_so_and_the_picture_stays(view):
     assert not view.problem.visible and view.figure.rows.data is not before
 
 
-def test_a_film_that_is_no_longer_wanted_is_dropped(view):
+def test_a_video_that_is_no_longer_wanted_is_dropped(view):
     setting, columns = view.shown
     view.person = 3
     now = view.figure.rows.data

@@ -1,4 +1,4 @@
-"""Measures of films against scikit-image, closed forms, and discs whose motion is known."""
+"""Measures of videos against scikit-image, closed forms, and discs whose motion is known."""
 
 import hashlib
 import json
@@ -13,12 +13,12 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from phibe.experiments.video import features, metrics
 from phibe.experiments.video.figures import Figures
 from phibe.experiments.video.i3d import I3D, I3DFeatures, open_i3d, prepare
-from phibe.experiments.video.metrics import Distance, floor, frechet, frechet_distance
+from phibe.experiments.video.metrics import FrechetDistance, floor, frechet, frechet_distance
 from phibe.systems.ou import Gaussian
 
 
-def noise_films(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Smooth random films in [0, 1], float64: (*shape, 1, 24, 20)."""
+def noise_videos(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Smooth random videos in [0, 1], float64: (*shape, 1, 24, 20)."""
     raw = normal(*shape, 1, 24, 20, seed=seed)
     return torch.sigmoid(raw + 2 * raw.roll(1, -1) + raw.roll(1, -2))
 
@@ -27,21 +27,21 @@ def noise_films(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_mse_and_psnr_of_a_frame_are_those_of_scikit_image():
-    film, truth = noise_films(2, 3), noise_films(2, 3, seed=1)
-    error = metrics.mse(film, truth)
+    video, truth = noise_videos(2, 3), noise_videos(2, 3, seed=1)
+    error = metrics.mse(video, truth)
     assert error.shape == (2, 3)
     for i, j in [(0, 0), (1, 2)]:
-        expected = peak_signal_noise_ratio(truth[i, j, 0].numpy(), film[i, j, 0].numpy(), data_range=1)
+        expected = peak_signal_noise_ratio(truth[i, j, 0].numpy(), video[i, j, 0].numpy(), data_range=1)
         assert float(metrics.psnr(error)[i, j]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_ssim_is_that_of_scikit_image():
-    truth = noise_films(2, 2)
-    film = (truth + 0.1 * normal(2, 2, 1, 24, 20, seed=3)).clamp(0, 1)
-    found = metrics.ssim(film, truth, block=3)
+    truth = noise_videos(2, 2)
+    video = (truth + 0.1 * normal(2, 2, 1, 24, 20, seed=3)).clamp(0, 1)
+    found = metrics.ssim(video, truth, block=3)
     for i in range(2):
         for j in range(2):
-            pair = (truth[i, j, 0].numpy(), film[i, j, 0].numpy())
+            pair = (truth[i, j, 0].numpy(), video[i, j, 0].numpy())
             options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 1.0}
             assert float(found[i, j]) == pytest.approx(structural_similarity(*pair, **options), abs=1e-12)
             assert float(found[i, j]) != pytest.approx(structural_similarity(*pair, data_range=1.0), abs=1e-6)
@@ -49,20 +49,20 @@ def test_ssim_is_that_of_scikit_image():
 
 
 def test_scores_so_far_are_the_scores_of_the_frames_up_to_each():
-    film, truth = noise_films(1, 5), noise_films(1, 5, seed=1)
-    found = metrics.score_so_far(film, truth)
+    video, truth = noise_videos(1, 5), noise_videos(1, 5, seed=1)
+    found = metrics.score_so_far(video, truth)
     for k in range(5):
-        wanted = metrics.score(film[:, : k + 1], truth[:, : k + 1])
+        wanted = metrics.score(video[:, : k + 1], truth[:, : k + 1])
         here = (float(found.mse[k]), float(found.psnr[k]), float(found.ssim[k]))
         assert here == pytest.approx((wanted.mse, wanted.psnr_published, wanted.ssim), rel=1e-12)
-    assert float(found.psnr[4]) != pytest.approx(metrics.score(film, truth).psnr_frames, rel=1e-6)
+    assert float(found.psnr[4]) != pytest.approx(metrics.score(video, truth).psnr_frames, rel=1e-6)
 
 
 def test_the_two_conventions_of_psnr_differ_by_jensen_s_inequality():
     """Frames with errors 0.01 and 0.0001: 10 log₁₀(1/0.00505) published, (20 + 40)/2 as the mean of frames."""
     truth = torch.zeros(1, 2, 1, 16, 16, dtype=torch.float64)
-    film = truth + real([0.1, 0.01])[None, :, None, None, None]
-    found = metrics.score(film, truth)
+    video = truth + real([0.1, 0.01])[None, :, None, None, None]
+    found = metrics.score(video, truth)
     assert found.psnr_published == pytest.approx(-10 * math.log10(0.00505))
     assert found.psnr_frames == pytest.approx(30.0)
     assert metrics.score(truth, truth).psnr_published == math.inf
@@ -75,7 +75,7 @@ def test_a_published_row_is_in_the_published_convention():
 
 
 def test_the_best_of_many_is_taken_for_each_clip_and_each_measure():
-    truth = noise_films(3, 2)
+    truth = noise_videos(3, 2)
     futures = truth + 0.2 * normal(5, 3, 2, 1, 24, 20, seed=4)
     futures[2, 1] = truth[1] + 1e-3  # one future of one clip is nearly right
     best, single = metrics.score(futures, truth), metrics.score(futures[0], truth)
@@ -86,7 +86,7 @@ def test_the_best_of_many_is_taken_for_each_clip_and_each_measure():
     assert (best.samples, single.samples) == (5, 1)
 
 
-def test_films_of_different_shapes_are_refused():
+def test_videos_of_different_shapes_are_refused():
     with pytest.raises(ValueError, match="Clips must be"):
         metrics.score(torch.zeros(2, 3, 1, 16, 16), torch.zeros(2, 4, 1, 16, 16))
     with pytest.raises(ValueError, match="11 × 11"):
@@ -97,12 +97,12 @@ def test_films_of_different_shapes_are_refused():
 
 
 class Flat:
-    """Features that are the first pixels of a film."""
+    """Features that are the first pixels of a video."""
 
     title, identity = "pixel Fréchet distance", "four pixels"
 
-    def __call__(self, films: torch.Tensor) -> torch.Tensor:
-        return films.flatten(1)[:, :4].double()
+    def __call__(self, videos: torch.Tensor) -> torch.Tensor:
+        return videos.flatten(1)[:, :4].double()
 
 
 def test_the_frechet_distance_is_that_of_the_gaussians():
@@ -122,17 +122,17 @@ def test_the_frechet_distance_is_that_of_the_gaussians():
 
 
 def test_real_against_real_falls_as_one_over_the_clips():
-    """The bias of the distance between equal laws is proportional to 1/n: the floor is no property of the films."""
-    law = Gaussian(torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64))
-    draws = law.sample(4000, generator=torch.Generator().manual_seed(0))
+    """The bias of the distance between equal distributions falls as 1/n: the floor is no property of the videos."""
+    marginal = Gaussian(torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64))
+    draws = marginal.sample(4000, generator=torch.Generator().manual_seed(0))
     few, many = (np.mean([floor(part, splits=4) for part in draws[: 20 * n].split(n)]) for n in (50, 200))
     assert 3 < few / many < 5.3
 
 
 def test_distances_carry_their_protocol_and_refuse_another():
-    truth = noise_films(8, 4)
+    truth = noise_videos(8, 4)
     near, far = truth + 0.01, truth + 0.1
-    a, b = (frechet_distance(films, truth, Flat(), context=1) for films in (near, far))
+    a, b = (frechet_distance(videos, truth, Flat(), context=1) for videos in (near, far))
     assert a < b and b > a and b - a == pytest.approx(4 * (0.1**2 - 0.01**2), rel=1e-6)
     for other, word in [
         (frechet_distance(far, truth, Flat(), context=2), "context: 1 and 2"),
@@ -143,7 +143,7 @@ def test_distances_carry_their_protocol_and_refuse_another():
     ]:
         with pytest.raises(ValueError, match=word):
             assert a < other
-    assert Distance.of(json.loads(json.dumps(b.record()))) == b
+    assert FrechetDistance.of(json.loads(json.dumps(b.record()))) == b
     assert "real against real" in str(b) and "8 clips" in str(b) and "FVD" not in str(b)
     assert b.floor > 0
 
@@ -152,7 +152,7 @@ def test_only_features_of_i3d_are_called_fvd():
     mine = Flat()
     mine.title = "FVD"
     with pytest.raises(ValueError, match="need another title"):
-        frechet_distance(noise_films(4, 2), noise_films(4, 2), mine, context=1)
+        frechet_distance(noise_videos(4, 2), noise_videos(4, 2), mine, context=1)
     assert "FVD" not in features.FigureFeatures.title
     assert I3DFeatures.title == "FVD"
 
@@ -184,15 +184,15 @@ def test_weights_are_read_only_under_their_hash(tmp_path):
     file = tmp_path / "i3d.pt"
     torch.jit.script(Stand()).save(str(file))
     right = hashlib.sha256(file.read_bytes()).hexdigest()
-    films = torch.rand(3, 9, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    videos = torch.rand(3, 9, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     found = open_i3d(file, sha256=right)
-    torch.testing.assert_close(found(films)[:, 0], 2 * films.mean((1, 2, 3, 4)) - 1, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found(videos)[:, 0], 2 * videos.mean((1, 2, 3, 4)) - 1, rtol=1e-4, atol=1e-4)
     assert right[:12] in found.identity
     for wrong in ("", right[::-1]):
         with pytest.raises(ValueError, match=f"has the SHA-256 {right}"):
             open_i3d(file, sha256=wrong)
     with pytest.raises(ValueError, match="9 frames or more"):
-        found(films[:, :5])
+        found(videos[:, :5])
 
 
 def test_a_state_dict_is_read_into_the_network(tmp_path):
@@ -213,7 +213,7 @@ def test_a_state_dict_is_read_into_the_network(tmp_path):
 
 
 def discs(clips: int, frames: int = 12, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Films of a disc on 64 × 64 that swings sideways or up and down, with its action and its speed."""
+    """Videos of a disc on 64 × 64 that swings sideways or up and down, with its action and its speed."""
     generator = torch.Generator().manual_seed(seed)
     action = torch.randint(2, (clips,), generator=generator)
     speed = torch.exp(0.4 * torch.randn(clips, generator=generator))
@@ -229,16 +229,16 @@ def discs(clips: int, frames: int = 12, *, seed: int = 0) -> tuple[torch.Tensor,
 
 @pytest.fixture(scope="module")
 def trained() -> features.FigureFeatures:
-    films, action, speed = discs(64)
+    videos, action, speed = discs(64)
     torch.manual_seed(0)
     network = features.FigureFeatures(channels=8, actions=2)
     options = {"steps": 60, "batch": 8, "frames": 12, "learning_rate": 1e-2, "progress": False}
-    return features.fit_features(films, action, speed, network=network, **options)
+    return features.fit_features(videos, action, speed, network=network, **options)
 
 
 def test_features_recognise_what_they_were_trained_for(trained):
-    films, action, speed = discs(48, seed=1)
-    scores, log_speed = trained.recognise(films)
+    videos, action, speed = discs(48, seed=1)
+    scores, log_speed = trained.recognise(videos)
     assert float((scores.argmax(1) == action).double().mean()) > 0.9
     assert float(torch.corrcoef(torch.stack([log_speed, speed.log()]))[0, 1]) > 0.7
 
@@ -258,13 +258,13 @@ def test_features_are_known_by_their_weights(trained):
 
 
 def test_corruptions_do_what_they_say():
-    films, generator = noise_films(2, 8), torch.Generator().manual_seed(0)
-    assert torch.equal(features.frozen(films, 1.0, generator), films[:, :1].expand_as(films))
-    assert torch.equal(features.frozen(films, 0.5, generator)[:, :4], films[:, :4])
-    mixed = features.shuffled(films, 4, generator)
-    assert not torch.equal(mixed, films)
-    torch.testing.assert_close(mixed[:, :4].sum(1), films[:, :4].sum(1))  # nothing leaves its run of four
-    torch.testing.assert_close(features.slowed(films, 2.0, generator)[:, ::2], films[:, :4])
+    videos, generator = noise_videos(2, 8), torch.Generator().manual_seed(0)
+    assert torch.equal(features.frozen(videos, 1.0, generator), videos[:, :1].expand_as(videos))
+    assert torch.equal(features.frozen(videos, 0.5, generator)[:, :4], videos[:, :4])
+    mixed = features.shuffled(videos, 4, generator)
+    assert not torch.equal(mixed, videos)
+    torch.testing.assert_close(mixed[:, :4].sum(1), videos[:, :4].sum(1))  # nothing leaves its run of four
+    torch.testing.assert_close(features.slowed(videos, 2.0, generator)[:, ::2], videos[:, :4])
     still = torch.full((1, 2, 1, 16, 16), 0.4, dtype=torch.float64)
     torch.testing.assert_close(features.blurred(still, 2.0, generator), still)
     assert float(features.noisy(still, 0.05, generator).std()) == pytest.approx(0.05, rel=0.1)
@@ -274,7 +274,7 @@ def test_corruptions_do_what_they_say():
 
 
 def walker(frequency: float, *, speed: float = 6.0, amplitude: float = 2.0, frames: int = 30) -> torch.Tensor:
-    """A film (1, time, 1, 40, 64) at 25 frames a second of a bright ellipse that drifts and breathes in its width."""
+    """A video (1, time, 1, 40, 64) at 25 frames a second of a bright ellipse that drifts and breathes in its width."""
     t = torch.arange(frames, dtype=torch.float64) / 25
     centre = 20 + speed * t
     radius = 8 + amplitude * torch.sin(2 * math.pi * frequency * t)
@@ -287,8 +287,8 @@ BEHIND = torch.full((1, 1, 1, 40, 64), 0.3, dtype=torch.float64)
 
 
 def test_the_silhouette_is_where_the_disc_is():
-    film = walker(2.0)
-    found = metrics.silhouette(film, BEHIND)
+    video = walker(2.0)
+    found = metrics.silhouette(video, BEHIND)
     t = torch.arange(30, dtype=torch.float64) / 25
     torch.testing.assert_close(found.centre[0, :, 0], 20 + 6 * t, rtol=0, atol=0.05)
     torch.testing.assert_close(found.centre[0, :, 1], torch.full_like(t, 21.0), rtol=0, atol=0.05)
@@ -299,8 +299,8 @@ def test_the_silhouette_is_where_the_disc_is():
 
 
 def test_the_background_is_what_a_passing_figure_uncovers():
-    film = walker(2.0, speed=40.0)
-    assert float((metrics.background(film) - BEHIND).abs().median()) == pytest.approx(0.0, abs=1e-6)
+    video = walker(2.0, speed=40.0)
+    assert float((metrics.background(video) - BEHIND).abs().median()) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("frequency", [1.7, 2.3, 4.1])
@@ -327,11 +327,11 @@ def test_only_what_is_in_sight_counts():
 
 @pytest.mark.parametrize("action", ["walking", "handwaving"])
 def test_a_figure_s_width_swings_twice_in_its_cycle(action):
-    """Two steps make a stride, and both arms rise and fall in a wave: known from the phase that the film shows."""
+    """Two steps make a stride, and both arms rise and fall in a wave: known from the phase that the video shows."""
     scenes = Figures(actions=(action,)).scenes(paths=16, seed=3)
-    films, t = scenes.render().states.double(), scenes.motion.times
+    videos, t = scenes.render().states.double(), scenes.motion.times
     cycles = (scenes.phase[:, -1] - scenes.phase[:, 0]) / (2 * math.pi * float(t[-1] - t[0]))
-    seen = metrics.silhouette(films, metrics.background(films))
+    seen = metrics.silhouette(videos, metrics.background(videos))
     found = metrics.oscillation(seen.width, t, counts=seen.visible)
     assert float((found.frequency / cycles).nanmedian()) == pytest.approx(2.0, rel=0.06)
 
@@ -339,7 +339,7 @@ def test_a_figure_s_width_swings_twice_in_its_cycle(action):
 def test_a_gait_is_compared_with_the_true_one():
     t = torch.arange(30, dtype=torch.float64) / 25
     true = metrics.silhouette(walker(2.0), BEHIND)
-    slower, gliding = (metrics.silhouette(film, BEHIND) for film in (walker(1.5), walker(2.0, amplitude=0.4)))
+    slower, gliding = (metrics.silhouette(video, BEHIND) for video in (walker(1.5), walker(2.0, amplitude=0.4)))
     assert float(metrics.gait(slower, true, t).frequency_error) == pytest.approx(0.25, abs=0.03)
     assert float(metrics.gait(gliding, true, t).amplitude_ratio) == pytest.approx(0.2, abs=0.03)
     assert float(metrics.gait(true, true, t).frequency_error) == 0.0

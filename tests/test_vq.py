@@ -32,7 +32,7 @@ def small() -> VQCodec:
         return VQCodec(channels=8, codes=16)
 
 
-def films(paths: int = 8, frames: int = 4, *, seed: int = 0) -> Trajectories:
+def videos(paths: int = 8, frames: int = 4, *, seed: int = 0) -> Trajectories:
     """A bright disc that moves on a grey ramp: (path, time, 1, 16, 16)."""
     start = 16 * torch.rand(paths, 1, 2, 1, 1, generator=torch.Generator().manual_seed(seed))
     place = start + 0.7 * torch.arange(frames)[:, None, None, None]
@@ -167,7 +167,7 @@ def test_quantised_decoding_depends_on_the_nearest_code_alone():
 def test_the_loss_is_reconstruction_plus_commitment():
     codec = small().double().eval()
     codec.codebook.codes.copy_(normal(16, 4))
-    x = films(3, 2).states[:, :1].double()
+    x = videos(3, 2).states[:, :1].double()
     z = codec.encode(x[:, 0])
     pixels = (codec.decode(z) - x[:, 0]).square().mean((1, 2, 3))
     moved = (z - codec.codebook(z)).square().mean((1, 2, 3))
@@ -175,17 +175,17 @@ def test_the_loss_is_reconstruction_plus_commitment():
 
 
 def test_mixed_precision_rounds_to_the_same_codes_nearly_everywhere():
-    codec, x = small().train(), films(8, 2).states[:, :1]
+    codec, x = small().train(), videos(8, 2).states[:, :1]
     codec(x[:, 0], generator=torch.Generator().manual_seed(0))  # the first batch makes the codes
     full, mixed = (VQLoss(codec.eval(), 0.1, mixed=mixed)(x) for mixed in (False, True))
     assert mixed.dtype == torch.float32
     torch.testing.assert_close(mixed, full, rtol=0.1, atol=0)
 
 
-def test_training_lowers_the_error_of_unseen_films_and_is_had_back(tmp_path):
+def test_training_lowers_the_error_of_unseen_videos_and_is_had_back(tmp_path):
     config = FitConfig(steps=120, batch=16, evaluate_every=40, learning_rate=5e-3, warmup=5, held_out=0.25)
-    codec = fit_vq(films(32), small(), config=config, out=tmp_path, progress=False)
-    unseen = films(6, seed=9).states
+    codec = fit_vq(videos(32), small(), config=config, out=tmp_path, progress=False)
+    unseen = videos(6, seed=9).states
     made = codec.decode_paths(codec.encode_paths(unseen))
     error = float((made - unseen).square().mean())
     mean = float((unseen - unseen.mean()).square().mean())
@@ -198,7 +198,7 @@ def test_training_lowers_the_error_of_unseen_films_and_is_had_back(tmp_path):
 
 def test_a_killed_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     codec = small()
-    whole = fit_vq(films(), codec, config=QUICK, progress=False).state_dict()
+    whole = fit_vq(videos(), codec, config=QUICK, progress=False).state_dict()
     forward, calls = VQLoss.forward, []
 
     def fail_late(self, *sample, **options):
@@ -210,8 +210,8 @@ def test_a_killed_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(VQLoss, "forward", fail_late)
         with pytest.raises(KeyboardInterrupt):
-            fit_vq(films(), codec, config=QUICK, out=tmp_path, progress=False)
-    resumed = fit_vq(films(), codec, config=QUICK, out=tmp_path, progress=False).state_dict()
+            fit_vq(videos(), codec, config=QUICK, out=tmp_path, progress=False)
+    resumed = fit_vq(videos(), codec, config=QUICK, out=tmp_path, progress=False).state_dict()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 

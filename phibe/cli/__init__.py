@@ -10,6 +10,7 @@ import argparse
 import difflib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -58,6 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(HELP)
         else:
             find_command(arguments[0])(arguments[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `phibe findings | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except SystemExit as stop:  # after --help and --print-config
         return int(stop.code or 0)
     except (ValueError, OSError, ArithmeticError) as error:
@@ -133,9 +138,9 @@ class Options:
 
     def add_fields(self, config: Any, *, automatic: Iterable[str] = (), within: str = "") -> None:
         """An option for each field of a dataclass, with the values of `config` as defaults, or None for `automatic`."""
-        hints, words = get_type_hints(type(config)), explained(type(config))
+        hints, texts = get_type_hints(type(config)), explained(type(config))
         for field in fields(config):
-            kind, default, text = hints[field.name], getattr(config, field.name), words.get(field.name, "")
+            kind, default, text = hints[field.name], getattr(config, field.name), texts.get(field.name, "")
             if is_dataclass(default):
                 self.add_fields(default, within=f"{within}{field.name}.")
                 continue
@@ -229,7 +234,7 @@ class _Parser(argparse.ArgumentParser):
 def explained(kind: type) -> dict[str, str]:
     """What the docstring says of each field, under `Args:`."""
     _, _, block = (kind.__doc__ or "").partition("Args:\n")
-    return {name: " ".join(words.split()) for name, words in re.findall(r"^ {8}(\w+): (.+?)$", block, re.MULTILINE)}
+    return {name: " ".join(text.split()) for name, text in re.findall(r"^ {8}(\w+): (.+?)$", block, re.MULTILINE)}
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -250,8 +255,8 @@ def convert(given: Any, kind: Any) -> Any:
     if origin is dict:
         return {name: _free(value) if inner[1] is Any else convert(value, inner[1]) for name, value in _pairs(given)}
     if kind is bool:
-        words = {"true": True, "yes": True, "false": False, "no": False}
-        return words[_demanded(str(given).lower(), str(given).lower() in words)]
+        truth = {"true": True, "yes": True, "false": False, "no": False}
+        return truth[_demanded(str(given).lower(), str(given).lower() in truth)]
     if kind is str:
         return _demanded(given, isinstance(given, str))
     _demanded(given, isinstance(given, str | int | float) and not isinstance(given, bool))

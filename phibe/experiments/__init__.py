@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 EXPERIMENTS = {
     "ou_theory": Entry("Theorems on the OU processes: bias, bounds, sampling rates of affine fits", "theory:OU_THEORY"),
     "affine_ou": Entry("Affine flows of the OU processes: orbits, samples at t = 15, moments in time", "ou:AFFINE_OU"),
-    "ou": Entry("An MLP on the reversible OU process: error in time, convergence in Δt and paths", "ou:MLP_OU"),
+    "ou": Entry("An MLP on the reversible OU process: error in time, convergence in Δt and paths", "ou_mlp:MLP_OU"),
     "estimators": Entry("Objectives on the OU processes: bias, variance, and MLPs", "estimators:ESTIMATORS"),
     "nonlinear": Entry("Objectives on a double well and three stationary nonlinear systems", "estimators:NONLINEAR"),
     "pendulum_states": Entry(

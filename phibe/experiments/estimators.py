@@ -23,7 +23,8 @@ from phibe import theory
 from phibe.bases import in_time, lift, polynomials
 from phibe.experiments import plan
 from phibe.experiments.baselines.kernel import fit_kernel
-from phibe.experiments.ou import PROCESSES, observe, still
+from phibe.experiments.ou import PROCESSES, still
+from phibe.experiments.ou_mlp import observe
 from phibe.experiments.report import Experiment, Measured, rate
 from phibe.experiments.training import run_all
 from phibe.flow import Flow

@@ -6,12 +6,14 @@ A report holds every number that book, README and apps show. Read next: `theory.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -78,8 +80,8 @@ class Claim(NamedTuple):
 class Report:
     """What one run measured: every number that the book, the README or an app shows of it.
 
-    `seconds` are those of the last part of a run that was `resumed`; `data` has a hash of each set, `evaluations` how
-    often each method calls its network for a frame.
+    `seconds` of a run that was `resumed` are those of its last part and of the trainings before it; `data` has the hash
+    of each set, `evaluations` how often a method calls its network for a frame.
     """
 
     experiment: str
@@ -147,7 +149,8 @@ class Experiment:
             raise ValueError(f"The preset of {self.name} is one of {', '.join(self.presets)}; got {preset!r}.")
         config = config or self.presets[preset]
         out = out or Path("runs") / self.name / preset
-        began, settings, resumed = time.perf_counter(), asdict(config), (out / "fits").exists()
+        settings, resumed = asdict(config), (out / "fits").exists()
+        began = time.perf_counter() - _trained(out / "fits")
         with writing(out, f"the experiment {self.name}", keys=settings):
             found = self.measure(config, out / "fits")
             report = Report(
@@ -171,6 +174,17 @@ class Experiment:
                 save_tensors(out / "weights.safetensors", found.weights)
             write_json(out / "report.json", asdict(report))
         return report
+
+
+def _trained(fits: Path) -> float:
+    """Seconds of the trainings that a folder holds."""
+    lines = (file.read_text("utf8").splitlines()[-1:] for file in fits.rglob("metrics.jsonl"))
+    return sum(json.loads(line[0])["seconds"] for line in lines if line)
+
+
+def digest(states: Tensor) -> str:
+    """SHA-256 of simulated data, which tells two sets apart, and one CPU's rounding from another's."""
+    return hashlib.sha256(states.contiguous().numpy().tobytes()).hexdigest()
 
 
 def changed(preset: Any, config: Any, within: str = "--") -> list[str]:
@@ -281,6 +295,26 @@ def slope_interval(sizes: Any, errors: Any, *, seed: int = 0, resamples: int = 2
     return rate(sizes, np.exp(logs.mean(1))), Interval(float(low), float(high))
 
 
+def judged(
+    about: tuple[str, str, str],
+    column: str,
+    method: str,
+    values: Any,
+    claimed: Literal["below", "above", "near"] = "below",
+    reference: float = 0.0,
+    *,
+    tolerance: float = 0.0,
+) -> Claim:
+    """What the mean of independent `values`, one a seed, path or person, says of a claim; a control has no verdict.
+
+    `about` is the place in the paper, the claim, and the measure.
+    """
+    low, high = interval(values)
+    said = "" if column == "controls" else verdict((low, high), claimed, reference, tolerance=tolerance)
+    where, claim, measure = about
+    return Claim(where, claim, column, method, measure, float(np.mean(values)), low, high, said)
+
+
 class Row(NamedTuple):
     """A claim of the paper, what is measured, and by column what the reports say of it."""
 
@@ -314,6 +348,32 @@ def findings_text(rows: Sequence[Row]) -> str:
                     interval = "" if c.low == c.high else f" [{c.low:.3g}, {c.high:.3g}]"
                     lines.append(f"    {column:10} {c.method:28} {c.value:.3g}{interval}  {c.verdict}".rstrip())
     return "\n".join(lines[1:])
+
+
+def findings_html(rows: Sequence[Row]) -> str:
+    """The same as a table claim × column: in a cell each method with its number, interval and verdict."""
+    head = "".join(f'<th title="{meaning}">{column}</th>' for column, meaning in COLUMNS.items())
+    body = "".join(
+        f"<tr><td>{escape(row.claim)}<br><small>{escape(row.where)}; {escape(row.measure)}</small></td>"
+        + "".join(f"<td>{''.join(map(_cell, claims))}</td>" for claims in row.cells.values())
+        + "</tr>"
+        for row in rows
+    )
+    return f'<table class="findings"><thead><tr><th>claim</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(c: Claim) -> str:
+    ends = "" if c.low == c.high else f" <small>[{c.low:.3g}, {c.high:.3g}]</small>"
+    said = f' <span class="{c.verdict}">{c.verdict}</span>' if c.verdict else ""
+    return f"<div>{c.value:.3g}{ends}{said}<br><small>{escape(c.method)}</small></div>"
+
+
+def protocol_html(report: Report) -> str:
+    """What the paper states, what is assumed, and what differs, as a table that is folded."""
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(part)}</td>' for part in row)}</tr>" for row in report.protocol)
+    head = "".join(f"<th>{name}</th>" for name in ("", "stated", "assumed", "differs"))
+    table = f'<table class="findings"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f"<details><summary>What the paper states, and what was assumed here</summary>{table}</details>"
 
 
 def reports() -> list[Report]:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phibe.bases import InTime, lift, place_between
-from phibe.calculus import differentiable
+from phibe.bases import InTime, lift
+from phibe.calculus import differentiable, place_between
 from phibe.flow import Flow
 from phibe.linear.basis import pseudo_inverse
 from phibe.linear.sums import ADDED, Band, Centred, Sums, merged, sums

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phibe.bases import Basis, InTime, Lifted, place_between
-from phibe.calculus import along, times
+from phibe.bases import Basis, InTime, Lifted
+from phibe.calculus import along, place_between, times
 from phibe.objectives import Stencil, find_objective
 from phibe.trajectories import Trajectories
 

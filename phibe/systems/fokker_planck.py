@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phibe.calculus import place_between
 from phibe.systems.sde import SDE, Diffusion, Distribution, matrix_divergence
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Lattice:
 
     def __call__(self, points: Tensor) -> Tensor:
         """(n, k) → (n, *out)."""
-        places = [_place(axis, points[:, i].to(axis.dtype)) for i, axis in enumerate(self.axes)]
+        places = [place_between(points[:, i].to(axis.dtype), axis) for i, axis in enumerate(self.axes)]
         shape = (-1, *[1] * (self.values.ndim - len(self.axes)))
         total = torch.zeros((), dtype=self.values.dtype)
         for corner in product((0, 1), repeat=len(self.axes)):
@@ -49,12 +50,6 @@ class Lattice:
             index = tuple(left + side for side, (left, _) in zip(corner, places, strict=True))
             total = total + weight.reshape(shape) * self.values[index]
         return total.to(points.dtype)
-
-
-def _place(axis: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Index of the node on the left of each x, and how far x is on the way to the next, in [0, 1]."""
-    left = torch.searchsorted(axis, x.detach().contiguous()).clamp(1, len(axis) - 1) - 1
-    return left, ((x - axis[left]) / (axis[left + 1] - axis[left])).clamp(0, 1)
 
 
 # -- the solution ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Gaussian:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         d = self.mean.shape[-1]
         noise = torch.randn(n, d, dtype=self.mean.dtype, generator=generator)
-        return self.mean + noise @ _root(self.covariance).mT
+        return self.mean + noise @ covariance_root(self.covariance).mT
 
     def quadrature(self, nodes: int = 20) -> tuple[Tensor, Tensor]:
         """Gauss–Hermite points (nodesᵈ, d) and weights (nodesᵈ,): exact means of polynomials of degree < 2·nodes."""
@@ -50,7 +50,7 @@ class Gaussian:
         d = self.mean.shape[-1]
         grid = torch.cartesian_prod(*[points] * d).reshape(-1, d)
         shares = torch.cartesian_prod(*[weights / weights.sum()] * d).reshape(-1, d).prod(1)
-        return self.mean + grid @ _root(self.covariance).mT, shares
+        return self.mean + grid @ covariance_root(self.covariance).mT, shares
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ class OU:
         propagators, covariances = self.transition(times.diff(dim=-1))
         start = self.marginal(times[..., 0])
         states = torch.randn(times.shape[-1], paths, self.dimension, dtype=torch.float64, generator=generator)
-        states[0] = _apply(_root(start.covariance), states[0]) + (start.mean - self.mu)
+        states[0] = _apply(covariance_root(start.covariance), states[0]) + (start.mean - self.mu)
         if times.ndim == 2:
             propagators, covariances = propagators.movedim(1, 0), covariances.movedim(1, 0)
-            states[1:] = _apply(_root(covariances), states[1:])
+            states[1:] = _apply(covariance_root(covariances), states[1:])
             for i, own in enumerate(propagators):
                 states[i + 1] += _apply(own, states[i])
         else:
-            states[1:] = states[1:] @ _root(covariances).mT
+            states[1:] = states[1:] @ covariance_root(covariances).mT
             for i, shared in enumerate(propagators):
                 states[i + 1].addmm_(states[i], shared.mT)
         return Trajectories(states.add_(self.mu).movedim(0, 1), times)
@@ -247,7 +247,7 @@ def _exponential(matrix: Tensor) -> Tensor:
     return torch.linalg.matrix_exp(torch.cat([batch, batch[:1]]))[: len(batch)].reshape(matrix.shape)
 
 
-def _root(covariance: Tensor) -> Tensor:
+def covariance_root(covariance: Tensor) -> Tensor:
     """A square root R with R Rᵀ = C that also exists when C is only semi-definite (noise in some directions)."""
     values, vectors = torch.linalg.eigh(covariance)
     return vectors * values.clamp(min=0).sqrt()[..., None, :]

@@ -103,7 +103,7 @@ class Learner:
     def keep_best(self) -> None:
         self.best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.average.state_dict().items()}
 
-    def kept(self) -> dict[str, Tensor]:
+    def best_weights(self) -> dict[str, Tensor]:
         """The best weights; the present ones, if none was found yet."""
         if not self.best:
             self.keep_best()
@@ -214,7 +214,7 @@ class Folder:
 
     def _finish(self, learner: Learner) -> None:
         """The best weights and the result; the state in between is no longer needed."""
-        self.save_weights(learner.kept())
+        self.save_weights(learner.best_weights())
         if self.own:
             p = learner.progress
             result = {"steps": p.step, "stopped_early": p.stopped, "best_step": p.best_step, "held_out": p.best}

@@ -45,7 +45,7 @@ def clock(page) -> str:
     return page.evaluate("Bokeh.documents[0].get_model_by_name('run clock')?.text ?? ''")
 
 
-@pytest.mark.parametrize("address", ["flow_explorer?run=fit%2Fspiral", "rollout_explorer?run=fit%2Ffilms"])
+@pytest.mark.parametrize("address", ["flow_explorer?run=fit%2Fspiral", "rollout_explorer?run=fit%2Fanimations"])
 def test_a_run_opens_in_its_app_and_is_scrubbed_in_the_browser(apps, page, address):
     page.goto(f"{apps}/{address}&frame=2")
     page.wait_for_function("() => window.Bokeh?.documents[0]?.get_model_by_name('run clock')?.text.includes('t = ')")

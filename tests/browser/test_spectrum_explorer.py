@@ -89,7 +89,7 @@ def test_another_method_is_computed_and_named_in_the_address(served, page):
     assert field(page, "truth") == truth
     assert slider(page).input_value() == "20"
     page.locator("select").filter(has_text="mcvd").select_option("persistence")
-    page.get_by_text("Standing still needs no integrator").wait_for()
+    page.get_by_text("The persistence forecast needs no integrator").wait_for()
     expect(page.locator("select").filter(has_text="euler")).to_be_disabled()
     expect(page.get_by_role("button", name="New draw")).to_be_disabled()
 

@@ -131,7 +131,7 @@ def test_another_method_and_clip_are_computed_and_named_in_the_address(served, p
     assert slider(page).input_value() == "20"
 
 
-def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, clip, tmp_path):
+def test_a_good_video_is_shown_and_a_bad_one_explained(served, page, clip, tmp_path):
     open_app(page, served)
     before = truth(page)
     chooser(page).set_input_files(clip())
@@ -154,7 +154,7 @@ def test_a_good_film_is_shown_and_a_bad_one_explained(served, page, clip, tmp_pa
     assert "bar" not in page.url and "your" not in page.url
 
 
-def test_another_session_does_not_see_the_film(served, page, clip):
+def test_another_session_does_not_see_the_video(served, page, clip):
     open_app(page, served)
     chooser(page).set_input_files(clip())
     page.get_by_text("24 frames").wait_for()

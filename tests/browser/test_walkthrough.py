@@ -76,16 +76,16 @@ def test_the_velocity_is_the_true_one(walked):
     assert error(process.drift) > 0.3 * size  # the drift alone is no answer
 
 
-def test_the_generated_law_is_the_true_one(walked):
+def test_the_generated_distribution_is_the_true_one(walked):
     folder, _ = walked
     process, made = random_ou(), open_data(folder / "made.csv", columns=["x", "y", "z"])
     assert made.labels.texts() == ["time [s]", "x [m]", "y [m]", "z [m]"]
     for t in (0.5, 1.0, 2.0):
         index = int((made.times - t).abs().argmin())
-        law = process.marginal(float(made.times[index]))
-        unit = float(law.covariance.diagonal().sum().sqrt())
-        assert gaussian_w2(moments(made.states[:, index]), law) < 0.12 * unit
-        assert gaussian_w2(moments(made.states[:, 0]), law) > 0.3 * unit  # the start is another distribution
+        marginal = process.marginal(float(made.times[index]))
+        unit = float(marginal.covariance.diagonal().sum().sqrt())
+        assert gaussian_w2(moments(made.states[:, index]), marginal) < 0.12 * unit
+        assert gaussian_w2(moments(made.states[:, 0]), marginal) > 0.3 * unit  # the start is another distribution
 
 
 def test_the_report_says_so_in_a_browser(walked, page):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from phibe.systems.ou import OU
+from phibe.systems.ou import OU, covariance_root
 from phibe.trajectories import Trajectories
 
 # -- lawson's scheme with noise --------------------------------------------------------------------------------------
@@ -40,10 +40,12 @@ class LawsonStep:
 
     def __init__(self, decay: Tensor, forcing: Forcing, h: float):
         self.h, self.forcing = h, forcing
-        laws = [OU([[-float(rate), 0.0], [1.0, 0.0]], [[1.0], [0.0]]).transition(h) for rate in forcing.rates]
+        transitions = [OU([[-float(rate), 0.0], [1.0, 0.0]], [[1.0], [0.0]]).transition(h) for rate in forcing.rates]
         none = torch.zeros(0, 2, 2, dtype=torch.float64)
-        self._propagators = torch.stack([propagator for propagator, _ in laws]) if laws else none
-        self._roots = torch.stack([_root(covariance) for _, covariance in laws]) if laws else none
+        self._propagators = torch.stack([propagator for propagator, _ in transitions]) if transitions else none
+        self._roots = (
+            torch.stack([covariance_root(covariance) for _, covariance in transitions]) if transitions else none
+        )
         real = forcing.values.real.dtype
         self.half, self.whole = ((-decay * part).exp().to(forcing.values.device, real) for part in (h / 2, h))
 
@@ -76,11 +78,6 @@ class LawsonStep:
     def _add(self, omega: Tensor, coefficients: Tensor) -> Tensor:
         omega.view(len(omega), -1)[:, self.forcing.places] += coefficients
         return omega
-
-
-def _root(covariance: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp(min=0).sqrt()
 
 
 # -- stochastic navier–stokes on the periodic square -----------------------------------------------------------------

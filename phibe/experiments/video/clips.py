@@ -426,7 +426,7 @@ def _small(frame: Any, size: int) -> np.ndarray:
     return np.rot90(square, round(frame.rotation / 90))
 
 
-# -- in words ----------------------------------------------------------------------------------------------------------
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 
 def _shrunk(height: int, width: int, size: int) -> list[str]:

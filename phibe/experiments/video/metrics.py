@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
-from typing import Protocol as Interface
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -81,7 +80,7 @@ def _like(clip: Tensor, truth: Tensor) -> Tensor:
 # -- one number a method -----------------------------------------------------------------------------------------------
 
 
-class Scores(NamedTuple):
+class FrameScores(NamedTuple):
     """`mse`; `psnr_published`, 10 log₁₀(1/mean MSE), which is what published tables hold; `psnr_frames`, the mean of
     the frames' own PSNR, which is never less (Jensen); `ssim`. Means over clips and frames, of `samples` futures a clip
     the best for each measure."""
@@ -93,7 +92,7 @@ class Scores(NamedTuple):
     samples: int
 
 
-def score(clip: Tensor, truth: Tensor) -> Scores:
+def score(clip: Tensor, truth: Tensor) -> FrameScores:
     """The measures of one future a clip; of several futures (sample, clip, …) the best of each clip for each measure.
 
     The best future is chosen by looking at the truth: the score measures whether the truth is among the futures, not
@@ -104,7 +103,7 @@ def score(clip: Tensor, truth: Tensor) -> Scores:
     futures = clip if clip.ndim == 6 else clip[None]
     error, likeness = mse(futures, truth), ssim(futures, truth)
     least = error.mean(-1).min(0).values.mean()
-    return Scores(
+    return FrameScores(
         mse=float(least),
         psnr_published=-10 * math.log10(float(least)) if least else math.inf,
         psnr_frames=float(psnr(error).mean(-1).max(0).values.mean()),
@@ -263,7 +262,7 @@ def diversity(futures: Tensor) -> Tensor:
 Reference = Literal["original", "reconstruction"]
 
 
-class Features(Interface):
+class Features(Protocol):
     """A feature network: clips (clip, time, 1, height, width) in [0, 1] → (clip, d)."""
 
     @property
@@ -278,7 +277,7 @@ class Features(Interface):
 
 
 @dataclass(frozen=True)
-class Protocol:
+class FrechetProtocol:
     """What a Fréchet distance depends on besides the clips' quality; distances of two protocols cannot be compared.
 
     Args:
@@ -309,29 +308,29 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Distance:
+class FrechetDistance:
     """A Fréchet distance (squared, as is the custom), the `floor` of true clips from true clips, and the protocol."""
 
     name: str
     value: float
     floor: float
-    protocol: Protocol
+    protocol: FrechetProtocol
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.4g} (real against real {self.floor:.3g}; {self.protocol})"
 
-    def __sub__(self, other: Distance) -> float:
+    def __sub__(self, other: FrechetDistance) -> float:
         """How much farther this one is; only under one protocol."""
         self._refuse(other)
         return self.value - other.value
 
-    def __lt__(self, other: Distance) -> bool:
+    def __lt__(self, other: FrechetDistance) -> bool:
         return self - other < 0
 
-    def __gt__(self, other: Distance) -> bool:
+    def __gt__(self, other: FrechetDistance) -> bool:
         return self - other > 0
 
-    def _refuse(self, other: Distance) -> None:
+    def _refuse(self, other: FrechetDistance) -> None:
         here, there = asdict(self.protocol) | {"name": self.name}, asdict(other.protocol) | {"name": other.name}
         apart = [f"{key}: {here[key]} and {there[key]}" for key in here if here[key] != there[key]]
         if apart:
@@ -345,10 +344,10 @@ class Distance:
         return asdict(self)
 
     @staticmethod
-    def of(record: dict[str, Any]) -> Distance:
+    def of(record: dict[str, Any]) -> FrechetDistance:
         """The distance that `record` wrote."""
         about = record["protocol"] | {"resolution": tuple(record["protocol"]["resolution"])}
-        return Distance(record["name"], record["value"], record["floor"], Protocol(**about))
+        return FrechetDistance(record["name"], record["value"], record["floor"], FrechetProtocol(**about))
 
 
 def frechet(x: Tensor, y: Tensor) -> float:
@@ -367,7 +366,7 @@ def frechet_distance(
     reference: Reference = "original",
     data: str = "",
     splits: int = 8,
-) -> Distance:
+) -> FrechetDistance:
     """The distance of generated clips from true ones, (clip, time, 1, height, width) with the context frames in front.
 
     With what a codec makes of the truth as `truth` and `reference="reconstruction"` it is the adjusted distance, which
@@ -379,9 +378,9 @@ def frechet_distance(
             f"frames than the context; got {tuple(generated.shape)}, {tuple(truth.shape)} and context {context}."
         )
     clips, frames, _, height, width = truth.shape
-    protocol = Protocol(clips, frames, context, (height, width), features.identity, reference, data)
+    protocol = FrechetProtocol(clips, frames, context, (height, width), features.identity, reference, data)
     there = features(truth)
-    return Distance(_title(features), frechet(features(generated), there), floor(there, splits=splits), protocol)
+    return FrechetDistance(_title(features), frechet(features(generated), there), floor(there, splits=splits), protocol)
 
 
 def floor(features: Tensor, *, splits: int = 8, seed: int = 0) -> float:

@@ -27,7 +27,7 @@ def open_taming(path: str | Path) -> TamingCodec:
     """The codec of a checkpoint of taming-transformers' `VQModel` (.ckpt, .pt, .safetensors), alone or inside a larger
     model; weights of its discriminator and the like are left out."""
     tensors = _without_prefix(_read(Path(path)), path)
-    codec = TamingCodec(Layout.of(tensors))
+    codec = TamingCodec(CodecLayout.of(tensors))
     own = codec.state_dict()
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(KEPT)}
     given |= {"codebook.codes": tensors[CODES]} | {n: own[n] for n in ("codebook.counts", "codebook.sums")}
@@ -67,7 +67,7 @@ def _without_prefix(tensors: dict[str, Tensor], path: str | Path) -> dict[str, T
     return {name.removeprefix(found[0]): t for name, t in tensors.items() if name.startswith(found[0])}
 
 
-class Layout(NamedTuple):
+class CodecLayout(NamedTuple):
     """Sizes of a network: channels of the frames, feature `widths` and presence of `attention` on each grid from the
     finest on, residual `blocks` a grid, channels of the latents before (`inner`) and in the codebook of `codes`
     vectors (`latent`)."""
@@ -82,13 +82,13 @@ class Layout(NamedTuple):
     codes: int
 
     @staticmethod
-    def of(tensors: dict[str, Tensor]) -> Layout:
+    def of(tensors: dict[str, Tensor]) -> CodecLayout:
         """The sizes that the names and shapes of the weights tell."""
         levels = 1 + max(int(m[1]) for name in tensors if (m := re.match(r"encoder\.down\.(\d+)\.", name)))
         blocks = sum(re.fullmatch(r"encoder\.down\.0\.block\.\d+\.conv1\.weight", name) is not None for name in tensors)
         stem, frames = tensors[MARK].shape[:2]
         latent, inner = tensors["quant_conv.weight"].shape[:2]
-        return Layout(
+        return CodecLayout(
             frames=frames,
             stem=stem,
             widths=tuple(tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in range(levels)),
@@ -103,7 +103,7 @@ class Layout(NamedTuple):
 class TamingCodec(Coded):
     """Frames (n, 1, H, W) ↔ latents (n, d, H/2^k, W/2^k) by a network whose modules have taming's names."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: CodecLayout):
         super().__init__()
         self.layout = layout
         self.encoder, self.decoder = Encoder(layout), Decoder(layout)
@@ -120,7 +120,7 @@ class TamingCodec(Coded):
 
 
 class Encoder(nn.Module):
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: CodecLayout):
         super().__init__()
         last = len(layout.widths) - 1
         self.conv_in = _conv(layout.frames, layout.stem)
@@ -142,7 +142,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """One block more on each grid than the encoder; `up.0` is the finest grid, though it comes last."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: CodecLayout):
         super().__init__()
         before = (*layout.widths[1:], layout.widths[-1])
         self.conv_in = _conv(layout.inner, layout.widths[-1])
