@@ -39,8 +39,10 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
 
 
 def test_another_seed_gives_other_numbers(tmp_path):
-    config = replace(ou.AFFINE_OU.presets["smoke"], orbit_horizon=16.0)
-    one, two = (ou.AFFINE_OU.run("smoke", out=tmp_path, config=replace(config, seed=seed)) for seed in (0, 1))
+    config = ou.AFFINE_OU.presets["smoke"]
+    one, two = (
+        ou.AFFINE_OU.run("smoke", out=tmp_path, config=replace(config, seeds=seeds)) for seeds in ((0, 1), (2, 3))
+    )
     assert one["nonreversible"]["covariance_error"] != two["nonreversible"]["covariance_error"]
 
 

@@ -144,7 +144,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run([sys.executable, "-m", "phibe", "list"], stdout=writer, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, "-m", "phibe", "list"], stdout=writer, stderr=subprocess.PIPE)
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, b"")
