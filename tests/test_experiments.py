@@ -144,9 +144,11 @@ def test_the_mlp_converges_at_the_published_rates():
     assert report["velocity_error"][0] < 0.15 * report["velocity_size"]
 
 
-def test_without_clipping_and_early_stopping_phibe_diverges_on_few_paths():
-    guarded, not_guarded = committed("ou")["unguarded"].values()
-    assert min(not_guarded) > max(guarded)
+def test_where_data_are_few_the_empirical_objective_of_phibe_is_no_guide():
+    """It is not bounded below: neither early stopping nor clipping helps, nor are they needed where data are many."""
+    report = committed("ou")
+    many, few = report["unguarded"].values()
+    assert max(many["phibe"]) < report["velocity_size"] < min(map(min, few.values()))
 
 
 @pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images"])

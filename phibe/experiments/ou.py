@@ -60,13 +60,13 @@ class AffineConfig:
     steps while the mean moves fast, and for less later; `paths` in `groups`, each fitted alone, and their mean field.
     """
 
-    paths: int = 50_000
+    paths: int = 20_000
     groups: int = 5
     first_step: float = 2.5e-5
     stretch: float = 3.0
     last_step: float = 1e-3
     horizon: float = 15.0
-    block: int = 2000
+    block: int = 1000
     keep_every: int = 60
     uniform_paths: int = 50_000
     uniform_times: int = 2000
@@ -88,7 +88,7 @@ AFFINE_PRESETS = {
         seeds=(0, 1),
     ),
     "laptop": AffineConfig(),
-    "paper": AffineConfig(stretch=0.0, first_step=2.5e-4, last_step=2.5e-4),
+    "paper": AffineConfig(paths=50_000, stretch=0.0, first_step=2.5e-4, last_step=2.5e-4),
 }
 AFFINE_PROTOCOL = (
     Protocol("processes", "drift ±Γ(x − μ), both signs; two dimensions", "one sign for both: dX = A(X − μ)dt + S dB"),

@@ -148,9 +148,11 @@ def _train(config: MLPConfig, fits: Path) -> None:
     sweeps = [(config.sweep_times_paths, m) for m in config.sweep_times]
     sweeps += [(n, config.sweep_paths_times) for n in config.sweep_paths]
     cases = [(name, config.paths, config.times) for name in METHODS] + [("phibe", *case) for case in sweeps]
-    cases += [(UNGUARDED, min(config.sweep_paths), config.sweep_paths_times)]
+    cases += [(name, *size) for size in _few(config) for name in ("phibe", UNGUARDED)]
     jobs = [
-        partial(learn, config, fits, name, paths=n, times=m, seed=seed) for seed in config.seeds for name, n, m in cases
+        partial(learn, config, fits, name, paths=n, times=m, seed=seed)
+        for seed in config.seeds
+        for name, n, m in dict.fromkeys(cases)
     ]
     run_all(jobs, workers=config.workers, accelerator=config.training.accelerator)
 
@@ -219,13 +221,20 @@ def _scores(ou: OU, flows: Sequence[Flow], method: str, config: MLPConfig, size:
     }
 
 
-def _unguarded(ou: OU, config: MLPConfig, fits: Path) -> dict[str, list[float]]:
-    """What clipping and early stopping do for `phibe`, on the fewest paths: velocity errors by seed."""
-    sizes = {"paths": min(config.sweep_paths), "times": config.sweep_paths_times}
+def _unguarded(ou: OU, config: MLPConfig, fits: Path) -> dict[str, dict[str, list[float]]]:
+    """What clipping and early stopping do for `phibe` where data are few: velocity errors by seed."""
     return {
-        name: [_error(ou, flow.velocity, config).value for flow in _flows(config, fits, name, **sizes)]
-        for name in ("phibe", UNGUARDED)
+        f"{n:,} × {m:,}": {
+            name: [_error(ou, flow.velocity, config).value for flow in _flows(config, fits, name, paths=n, times=m)]
+            for name in ("phibe", UNGUARDED)
+        }
+        for n, m in _few(config)
     }
+
+
+def _few(config: MLPConfig) -> list[tuple[int, int]]:
+    """The fewest paths at many times, and at few."""
+    return [(min(config.sweep_paths), config.sweep_paths_times), (min(config.sweep_paths), min(config.sweep_times))]
 
 
 def _mlp_claims(results: dict[str, Any], config: MLPConfig) -> list[Claim]:
@@ -271,7 +280,7 @@ def plan_mlp(config: MLPConfig) -> plan.Needs:
     )
     seeds = len(config.seeds)
     counts = dict.fromkeys(METHODS, seeds)
-    counts["phibe"] += seeds * (len(config.sweep_times) + len(config.sweep_paths) + 1)
+    counts["phibe"] += seeds * (len(config.sweep_times) + len(config.sweep_paths) + 3)
     data = [plan.states("reversible, the largest set: paths × times × 2 =", (*largest, 2), bits=96)]
     trainings = [
         plan.training(

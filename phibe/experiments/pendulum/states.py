@@ -143,18 +143,21 @@ PROTOCOL = (
 
 
 class Fit(NamedTuple):
-    """A training: its objective, what network it is of, and its seed."""
+    """A training: its objective, what network it is of, its seed, and whether gradients are clipped and the weights
+    those of the best validation objective."""
 
     objective: str
     network: str
     seed: int = 0
+    guarded: bool = True
 
     @property
     def name(self) -> str:
-        return f"{self.objective}, {self.network}"
+        return f"{self.objective}, {self.network}{'' if self.guarded else ', no clipping, no early stopping'}"
 
 
 TEXT, CODE, SMOOTH = Fit("phibe", "time"), Fit("phibe", "code"), Fit("phibe", "code with SiLU")
+UNGUARDED = TEXT._replace(guarded=False)
 CANDIDATES = ("phibe", "symmetric")
 """Objectives whose population minimiser is a probability velocity."""
 
@@ -167,6 +170,7 @@ def trainings(config: Config) -> list[Fit]:
         Fit("regression", "time"),
         CODE,
         SMOOTH,
+        UNGUARDED,
     ]
 
 
@@ -245,13 +249,15 @@ def learn(data: Trajectories, validation: Trajectories, fit: Fit, *, config: Con
     """A network trained for so many epochs; read from its folder if that is there."""
     data = data.to(torch.float32)
     training = config.code_training if fit.network.startswith("code") else config.training
+    if not fit.guarded:
+        training = replace(training, clip=0.0, held_out=0.0)
     return fit_network(
         data,
         _network(data, fit, config),
         fit.objective,
         config=replace(training, steps=_steps(config, len(data)), seed=fit.seed),
         out=fits / f"{fit.name}-{fit.seed}".replace(", ", "-").replace(" ", "-"),
-        held_out=validation.to(torch.float32),
+        held_out=validation.to(torch.float32) if fit.guarded else None,
         progress=False,
         check=fit != CODE,  # its kinks have wrong gradients, which is what it is here to show
     )
