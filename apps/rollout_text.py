@@ -48,7 +48,7 @@ def equations(setting: Setting) -> str:
     lines = [STATE[setting.source], r"\dot s = v(s, t)", rf"v = \arg\min\ \overline{{{OBJECTIVE[setting.objective]}}}"]
     links = (
         f"From states in {chapter('07_pendulum_states', 'A pendulum from its states')}, from pictures in "
-        f"{chapter('08_pendulum_pictures', 'A pendulum from its pictures')}."
+        f"{chapter('08_pendulum_images', 'A pendulum from its images')}."
     )
     return "".join(map(equation, lines)) + f"<p>{links}</p>"
 
