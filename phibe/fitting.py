@@ -24,7 +24,7 @@ from phibe.flow import Flow
 from phibe.io import open_data, windowed
 from phibe.linear.affine import fit_affine
 from phibe.linear.basis import Size, choose, fit_basis, sizes, try_sizes
-from phibe.networks import NETWORKS, arguments_of, build
+from phibe.networks import NETWORKS, arguments_of
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
@@ -261,17 +261,9 @@ def carry_out(
         d, samples = math.prod(data.state_shape), len(data) * data.states.shape[1]
         tried = sizes(d, samples, affine=model == "affine", time=plan.time)
         return fit_closed(data, plan.objective, candidates=tried, config=plan.config, out=out, held_out=held_out)
-    if isinstance(model, str):
-        model = _fresh(model, data.state_shape, plan.arguments, plan.config)
-    assert isinstance(model, nn.Module)
-    return fit_network(data, model, plan.objective, config=plan.config, out=out, held_out=held_out, progress=progress)
-
-
-def _fresh(name: str, state_shape: Sequence[int], arguments: dict[str, Any], config: FitConfig) -> nn.Module:
-    """The network with the weights that its seed gives it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return build(name, state_shape, **arguments)
+    assert isinstance(model, str | nn.Module)
+    how: dict[str, Any] = {"config": plan.config, "out": out, "held_out": held_out, "progress": progress}
+    return fit_network(data, model, plan.objective, arguments=plan.arguments, **how)
 
 
 def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any, ridge: float, blocks: int) -> Flow:
@@ -430,5 +422,5 @@ def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:
         return fit_closed(thinned, objective, candidates=tried, config=config)
     if name not in NETWORKS:
         raise ValueError(f"It is of a network of your own, {name}.")
-    network = _fresh(name, about["state_shape"], about["network"]["arguments"], config)
-    return fit_network(thinned, network, objective, config=config, progress=False)
+    arguments = about["network"]["arguments"]
+    return fit_network(thinned, name, objective, arguments=arguments, config=config, progress=False)

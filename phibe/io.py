@@ -115,8 +115,7 @@ def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
         arrays["lengths"] = data.lengths
     named = {name: array.cpu().numpy() for name, array in arrays.items()}
     if data.labels != Labels() or path.suffix == ".csv":
-        labels = Labels(data.labels.time, tuple(data.labels.coordinates(data.state_shape[0])))
-        named["labels"] = np.array(labels.texts())
+        named["labels"] = np.array(data.labels.texts(data.state_shape[0]))
     return write_csv(path, named, list(more)) if path.suffix == ".csv" else write_arrays(path, named)
 
 
@@ -263,25 +262,49 @@ def _pieces(
 # -- what was understood -----------------------------------------------------------------------------------------------
 
 
-def describe_data(data: Trajectories, path: Path, **more: str) -> str:
-    """What was understood: paths, times, steps, states and their ranges; `more` lines by their names; data warnings."""
-    (low, high), ends = (float(end) for end in data.steps.aminmax()), data.lengths
-    lengths = "" if ends is None else f", {int(ends.min())} to {int(ends.max())} of them observed"
-    names = f": {', '.join(map(str, data.labels.state))}, over {data.labels.time}" if data.labels.state else ""
-    lines = {
-        "paths": f"{len(data)}",
-        "times": f"{data.states.shape[1]} a path{lengths}, from {data.interval[0]:g} to {data.interval[1]:g}, "
-        + ("shared by all paths" if data.shared_times else "each path its own"),
-        "step": f"{data.typical_step:g}" + (f" (median; from {low:g} to {high:g})" if high - low > 1e-6 * high else ""),
-        "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}{names}",
+def summary(data: Trajectories) -> dict[str, Any]:
+    """What the data is, in numbers, as JSON; `ranges` are least, greatest, mean and spread of a coordinate."""
+    steps, lengths = data.steps, data._ends
+    return {
+        "paths": len(data),
+        "observations": [int(lengths.min()), int(lengths.max())],
+        "interval": list(data.interval),
+        "shared_times": data.shared_times,
+        "steps": [float(steps.min()), data.typical_step, float(steps.max())],
+        "state_shape": list(data.state_shape),
+        "dtype": str(data.states.dtype).removeprefix("torch."),
+        "names": data.labels.texts(data.state_shape[0]),
+        "ranges": _ranges(data)[:8].tolist(),
     }
-    lines |= more | _ranges(data)
+
+
+def describe(about: dict[str, Any]) -> dict[str, str]:
+    """A summary in words: paths, times, steps, states, and the range of each coordinate (of each channel)."""
+    (short, long), (first, last), (least, step, most) = (about[key] for key in ("observations", "interval", "steps"))
+    time, *names = about["names"]
+    number = f"{short}" if short == long else f"{short} to {long}"
+    shared = "shared by all paths" if about["shared_times"] else "each path its own"
+    varied = f" (median; from {least:g} to {most:g})" if most - least > 1e-6 * most else ""
+    rows = {
+        "paths": f"{about['paths']}",
+        "times": f"{number} a path, from {first:g} to {last:g}, {shared}",
+        "step": f"{step:g}{varied}",
+        "state": f"shape {tuple(about['state_shape'])}, {about['dtype']}: {', '.join(names[:8])}, over {time}",
+    }
+    for name, (low, high, mean, spread) in zip(names, about["ranges"], strict=False):
+        rows[name] = f"from {low:.4g} to {high:.4g}, mean {mean:.4g}, spread {spread:.4g}"
+    return rows if len(names) <= 8 else rows | {"…": f"{len(names) - 8} more"}
+
+
+def describe_data(data: Trajectories, path: Path, **more: str) -> str:
+    """What was understood of a file: a summary, `more` lines by their names, and data warnings."""
     warned = [("warning" if i == 0 else "", text) for i, text in enumerate(data_warnings(data))]
-    return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in (*lines.items(), *warned) if text)])
+    rows = [*(describe(summary(data)) | more).items(), *warned]
+    return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in rows if text)])
 
 
-def _ranges(data: Trajectories) -> dict[str, str]:
-    """Mean, spread and ends of each coordinate (of each channel of larger states), eight at most."""
+def _ranges(data: Trajectories) -> Tensor:
+    """Least, greatest, mean and spread of each coordinate (of each channel of larger states), (C, 4)."""
     size, found = data.state_shape[0], []
     for chunk in data.chunks():
         x = chunk.states[chunk._observed()].flatten(1).unflatten(1, (size, -1)).double()
@@ -290,20 +313,15 @@ def _ranges(data: Trajectories) -> dict[str, str]:
     every = torch.stack(found)
     low, high, (total, square, count) = every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2:].sum(0)
     mean = total / count
-    spread = (square / count - mean**2).clamp(min=0).sqrt()
-    rows = {
-        str(name): f"from {low[i]:.4g} to {high[i]:.4g}, mean {mean[i]:.4g}, spread {spread[i]:.4g}"
-        for i, name in enumerate(data.labels.coordinates(size)[:8])
-    }
-    return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
+    return torch.stack([low, high, mean, (square / count - mean**2).clamp(min=0).sqrt()], 1)
 
 
 def data_warnings(data: Trajectories) -> list[str]:
     """A sentence for each doubt: constant or coarsely rounded coordinates, outliers, repeated states, odd times."""
     data = data[:: max(1, data.states.numel() // 5_000_000)]
     x = data.states[data._observed()].double()
-    columns, names = (x, data.labels.coordinates(x.shape[1])) if x.ndim == 2 else (x.flatten()[:, None], ["the state"])
-    found = [_odd_values(data, str(name), column) for name, column in zip(names, columns.unbind(1), strict=True)]
+    columns, names = (x, data.labels.texts(x.shape[1])[1:]) if x.ndim == 2 else (x.flatten()[:, None], ["the state"])
+    found = [_odd_values(data, name, column) for name, column in zip(names, columns.unbind(1), strict=True)]
     return [text for text in (_row_numbers(data), _gaps(data), *found, _repeats(data)) if text]
 
 

@@ -37,6 +37,7 @@ from phibe.evaluation import (
 from phibe.files import replacing, write_json
 from phibe.fitting import refit_thinned
 from phibe.flow import Flow
+from phibe.io import describe
 from phibe.training.runs import Metrics, open_flow, read_config
 from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories, split_paths
@@ -161,11 +162,6 @@ FRAMES, SHOWN = 61, 400
 """Times and paths to show."""
 
 
-def names_of(data: Trajectories) -> list[str]:
-    """What time and the coordinates (the channels of larger states) are called, with their units."""
-    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
-
-
 @dataclass(frozen=True)
 class Views:
     """States to show at common marks, (path, mark, *state): `observed` paths, and `generated` by the flow from their
@@ -181,7 +177,12 @@ class Views:
         """Of the first paths, a few hundred at most (`FEW` of images), at up to `FRAMES` marks from the start on."""
         shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
-        return Views(names_of(data), marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
+        return Views(
+            data.labels.texts(data.state_shape[0]),
+            marks,
+            observed(shown, marks),
+            integrate(flow, shown, marks, method=method),
+        )
 
     def at(self, mark: int) -> str:
         return f"{self.names[0]} = {float(self.marks.times[mark]):.3g}"
@@ -243,7 +244,8 @@ def page(quality: Quality, views: Views, *, about: dict[str, Any], history: Sequ
         _distances("Intermediate times", quality.left_out_times, quality, time, absent=unchecked, intro=again),
         *(_vectors if len(quality.data["state_shape"]) == 1 else _images)(quality, views),
     ]
-    fitted, data = _fit_facts(quality, about), _data_facts(quality, views.names)
+    held = {"held out": f"{quality.data['held_out_paths']} paths are compared with"}
+    data, fitted = (describe(quality.data) | held).items(), _fit_facts(quality, about)
     return template.render(name=name, quality=quality, data=data, sections=sections, fitted=fitted)
 
 
@@ -370,24 +372,6 @@ def _images(_: Quality, views: Views) -> list[Section]:
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
-
-
-def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
-    about = quality.data
-    (short, long), (first, last) = about["observations"], about["interval"]
-    step, (low, high) = about["steps"][1], (f"{about['steps'][k]:.4g}" for k in (0, 2))
-    shared = "shared by all paths" if about["shared_times"] else "each path its own"
-    rows = [
-        ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
-        ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
-        ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
-        ("step", low if low == high else f"{step:.4g} (median; {low} to {high})"),
-        ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
-    ]
-    if len(about["state_shape"]) == 1:
-        for label, (least, most, mean, spread) in zip(names[1:], about["ranges"], strict=False):
-            rows.append((label, f"{least:.4g} to {most:.4g}, mean {mean:.4g}, standard deviation {spread:.4g}"))
-    return rows
 
 
 def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,16 +148,12 @@ class Trajectories:
             return [self[slice(*ends)] for ends in pairwise(round(i * len(self) / count) for i in range(count + 1))]
         pieces = -(-count // len(self))
         ends = [round(i * (self.states.shape[1] - 1) / pieces) for i in range(pieces + 1)]
-        parts = (self[i]._stretch(a, b + 1) for i in range(len(self)) for a, b in pairwise(ends))
-        return [part for part in parts if part is not None]
-
-    def _stretch(self, first: int, last: int) -> Trajectories | None:
-        """Observations first … last − 1 of every path, if each has two of them."""
-        sizes = self._ends.clamp(max=last) - first
-        if int(sizes.min()) < 2:
-            return None
-        lengths = None if self.lengths is None else sizes
-        return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
+        parts = []
+        for path, (first, last) in product((self[i] for i in range(len(self))), pairwise(ends)):
+            stretch = slice(first, min(last + 1, path._shortest()))
+            if stretch.stop - first >= 2:
+                parts.append(self._with(path.states[:, stretch], path.times[..., stretch], None))
+        return parts
 
     def windows(self, width: int) -> Windows:
         """Every run of `width` consecutive observations of one path.
@@ -283,12 +279,9 @@ class Labels(NamedTuple):
         parsed = [Label.parse(str(text)) for text in texts]
         return Labels(parsed[0], tuple(parsed[1:])) if parsed else Labels()
 
-    def texts(self) -> list[str]:
-        return [str(self.time), *map(str, self.state)]
-
-    def coordinates(self, size: int) -> list[Label]:
-        """One label for each of `size` coordinates: their own, or x₀, x₁, … where there are none."""
-        return list(self.state) or [Label(f"x[{i}]") for i in range(size)]
+    def texts(self, size: int = 0) -> list[str]:
+        """Of the time and of each coordinate: their own, or x[0], x[1], … for `size` of them where there are none."""
+        return [str(self.time), *(map(str, self.state) if self.state else (f"x[{i}]" for i in range(size)))]
 
     def check(self, state_shape: Sequence[int]) -> None:
         if self.state and len(self.state) != state_shape[0]:

@@ -41,7 +41,8 @@ class Explorer:
         labels = (self.data.labels if self.data else flow.labels) or Labels()
         labels = labels if self.starts.ndim == 2 else Labels(labels.time)
         d = min(self.starts[0].numel(), MOST)
-        self.clock, self.names = str(labels.time), [str(label) for label in labels.coordinates(d)]
+        texts = labels.texts(d)
+        self.clock, self.names = texts[0], texts[1:]
         pairs = list(combinations(range(d), 2)) or [(0, 0)]
         wide = {"style": {"description_width": "initial"}}
         self.time = widgets.IntSlider(0, 0, FRAMES - 1, description="time", readout=False, continuous_update=True)

@@ -18,11 +18,23 @@ from phibe.objectives import find_objective, phibe, regression
 
 
 @contextmanager
-def fixed(x: Tensor, seed: int) -> Iterator[None]:
-    """Random numbers from the seed, and the caller's own untouched."""
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Random numbers from the seed, on the CPU and the device, and the caller's own untouched."""
+    with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 @torch.no_grad()
@@ -39,7 +51,7 @@ def check_kinks(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor) -> None:
     seed = torch.initial_seed()
 
     def look(s: Tensor) -> Tensor:
-        with fixed(x, seed):
+        with seeded(seed, x.device):
             v, slope = along(lambda z: network(z, stamps), lines + s.reshape(-1, *[1] * (x.ndim - 1)) * ways, ways)
         return torch.stack([v, slope], dim=1).reshape(len(s), 2, x.shape[1], -1)
 
@@ -78,7 +90,7 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
         dt = (dx.norm() / network(x, t).norm().clamp(min=1e-12 * float(dx.norm()))).expand(len(x))
 
     def loss() -> Tensor:
-        with fixed(x, seed):
+        with seeded(seed, x.device):
             return objective(network, x, t, dx, dt).mean()
 
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad and p.numel()}
@@ -152,7 +164,7 @@ def check_network(
     x, t = x[:few].detach(), t[:few].detach()
     if jacobian:
         _check_modules(network)
-    with fixed(x, seed):
+    with seeded(seed, x.device):
         _check_call(network, x, t)
         if x.is_meta:
             return float("nan")
@@ -293,13 +305,10 @@ def _float64_copy(network: nn.Module, device: torch.device) -> nn.Module:
 @torch.no_grad()
 def _check_samples(network: nn.Module, x: Tensor, t: Tensor) -> None:
     """Each sample has a velocity of its own, whatever else is in the batch (in evaluation mode)."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    together = network(x, t)
-    _check_output(together, x)
-    alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
-    for module, mode in modes.items():
-        module.training = mode
+    with evaluating(network):
+        together = network(x, t)
+        _check_output(together, x)
+        alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
     if not torch.allclose(together, alone, rtol=1e-6, atol=1e-9 * float(together.abs().max())):
         raise ValueError(
             "The velocity of a sample depends on the others in its batch. A mean, softmax or reshape over dimension 0?"

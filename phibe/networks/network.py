@@ -152,10 +152,10 @@ class Normalised(nn.Module):
 
 def channel_moments(data: Trajectories) -> tuple[Tensor, Tensor]:
     """Mean and variance over all observations, (C,) each, summed about the first state."""
-    pivot = _channels(data.states[:1, 0]).mean((0, 2))
+    pivot = channels(data.states[:1, 0]).mean((0, 2))
     total, square, count = torch.zeros_like(pivot), torch.zeros_like(pivot), 0
     for chunk in data.chunks():
-        x = _channels(chunk.states[chunk._observed()]) - pivot[:, None]
+        x = channels(chunk.states[chunk._observed()]) - pivot[:, None]
         total, square, count = total + x.sum((0, 2)), square + (x * x).sum((0, 2)), count + x[:, 0].numel()
     mean = total / count
     return pivot + mean, (square / count - mean**2).clamp(min=0)
@@ -171,7 +171,7 @@ def _displacements(data: Trajectories) -> tuple[Tensor, Tensor]:
         times = chunk._path_times()
         for i, lag in enumerate(lags):
             inside = chunk._observed(lag + 1)
-            moved = _channels((chunk.states[:, lag:] - chunk.states[:, :-lag])[inside])
+            moved = channels((chunk.states[:, lag:] - chunk.states[:, :-lag])[inside])
             square[i] += (moved * moved).mean(2).sum(0)
             time[i] += (times[:, lag:] - times[:, :-lag])[inside].sum()
             count[i] += inside.sum()
@@ -179,6 +179,6 @@ def _displacements(data: Trajectories) -> tuple[Tensor, Tensor]:
     return (square / count)[seen], (time / count)[seen, 0]
 
 
-def _channels(x: Tensor) -> Tensor:
+def channels(x: Tensor) -> Tensor:
     """(n, *state) → (n, C, rest) in float64: the coordinates of a vector, the channels of anything larger."""
     return x.double().reshape(len(x), x.shape[1], -1)

@@ -12,22 +12,21 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW
 from tqdm.auto import tqdm
 
 from phibe.calculus import along
 from phibe.flow import Flow
 from phibe.networks import build
-from phibe.networks.checks import check_network
+from phibe.networks.checks import check_network, evaluating, seeded
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import FitConfig
@@ -47,6 +46,7 @@ from phibe.training.sampling import Batches, Samples, seed_of, split_samples
 from phibe.trajectories import Trajectories
 
 Result = TypeVar("Result", covariant=True)
+OPTIMISERS = {"adam": Adam, "adamw": AdamW}
 
 
 def fit_network(
@@ -54,21 +54,16 @@ def fit_network(
     network: str | nn.Module = "mlp",
     objective: str = "phibe",
     *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
+    arguments: dict[str, Any] | None = None,
     check: bool = True,
+    **how: Any,
 ) -> Flow:
-    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
+    """The flow of a network trained on the data, `how` as `train` takes it.
 
-    `network` is a name of `NETWORKS` or any module called as v(x, t), which is copied. With a folder `out` the run is
-    kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to the same bits, and
-    returns at once what is finished. `held_out` brings paths of its own for the evaluation. Without `check` a network
-    that the objective has wrong gradients of, such as one of ReLUs, is trained all the same.
+    `network` is a name of `NETWORKS`, made with these `arguments`, or any module called as v(x, t), which is copied.
+    Without `check` a network that the objective has wrong gradients of, such as one of ReLUs, is trained all the same.
     """
-    task = VelocityTask(network, objective, check)
-    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
+    return train(data, VelocityTask(network, objective, check, arguments or {}), **how)
 
 
 def train(
@@ -80,7 +75,12 @@ def train(
     held_out: Trajectories | None = None,
     progress: bool = True,
 ) -> Result:
-    """The result of a task after descent on its loss: `fit_network` for anything with a loss."""
+    """The result of a task after descent on its loss: its best weights by the loss on held-out paths.
+
+    With a folder `out` the run is kept there (config, metrics, checkpoints, weights): the same call goes on where it
+    was killed, to the same bits, and returns at once what is finished. `held_out` brings paths of its own for the
+    evaluation.
+    """
     config = config or FitConfig()
     samples, check = split_samples(data, held_out, task.width, config)
     typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
@@ -98,10 +98,18 @@ def train(
 
     loss.to(devices.device)
     average = copy.deepcopy(loss) if config.ema else loss
-    learner = Learner(network, average.network, _optimiser(network, config))
-    module, learner.optimiser = devices.setup(loss, learner.optimiser)
+    trained = [p for p in network.parameters() if p.requires_grad]
+    optimiser = OPTIMISERS[config.optimiser](trained, lr=config.learning_rate, weight_decay=config.weight_decay)
+    module, optimiser = devices.setup(loss, optimiser)
+    learner = Learner(network, average.network, optimiser)
     validation = Validation(average, samples, check, config, devices)
     quiet = not progress or devices.global_rank > 0
+
+    def best() -> Result:
+        kept = copy.deepcopy(learner.average)
+        kept.load_state_dict(learner.best_weights())
+        return task.result(kept, data)
+
     with (
         folder.training(learner, about, devices.barrier),
         tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
@@ -109,17 +117,10 @@ def train(
         try:
             _descend(learner, module, batches, validation=validation, folder=folder, devices=devices, bar=bar)
         except Diverged as error:
-            error.flow = task.result(_best(learner), data)
+            error.flow = best()
             raise
     devices.barrier()
-    return task.result(_best(learner), data)
-
-
-def _best(learner: Learner) -> nn.Module:
-    """A network with the best weights."""
-    network = copy.deepcopy(learner.average)
-    network.load_state_dict(learner.best_weights())
-    return network
+    return best()
 
 
 def _descend(
@@ -162,12 +163,6 @@ def _descend(
                 folder.metrics.append(line | {"rate": config.rate(now.step - 1), "seconds": now.seconds})
             if now.step % config.checkpoint_every == 0:
                 folder.save(learner)
-
-
-def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
-    kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    trained = [p for p in network.parameters() if p.requires_grad]
-    return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def accumulate(
@@ -214,20 +209,23 @@ class Scores(NamedTuple):
     jacobian_dx: float | None
 
 
+@dataclass
 class Validation:
     """The objective of a module on fixed samples."""
 
-    def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
-        self.module, self.config, self.devices = module, config, devices
-        self.train, self.check = train, check
-        self.count = max(LEAST, min(MOST, config.evaluate_every * config.batch // 3))
+    module: Loss
+    train: Samples
+    check: Samples | None
+    config: FitConfig
+    devices: Any
 
     @torch.no_grad()
     def scores(self) -> Scores:
         """All processes evaluate the same samples and agree on the mean."""
+        count = max(LEAST, min(MOST, self.config.evaluate_every * self.config.batch // 3))
         with evaluating(self.module):
-            train, slopes = self._evaluate(self.train, self.count // 4, slopes=self.module.jacobian)
-            held = self._evaluate(self.check, self.count)[0] if self.check else train
+            train, slopes = self._evaluate(self.train, count // 4, slopes=self.module.jacobian)
+            held = self._evaluate(self.check, count)[0] if self.check else train
         error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
         seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
         means = self.devices.all_reduce(seen).tolist()
@@ -251,18 +249,6 @@ class Validation:
         """|J·Δx| of the first transition of each sample."""
         x, t, dx = (x, t, steps[0]) if self.train.width == 2 else (x[:, 0], t[:, 0], x[:, 1] - x[:, 0])
         return along(lambda z: self.module.network(z, t), x, dx)[1].flatten(1).norm(dim=1)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def judge(now: Progress, scores: Scores) -> bool:
@@ -365,11 +351,12 @@ class Task(Protocol[Result]):
 
 @dataclass(frozen=True)
 class VelocityTask:
-    """A velocity network, by name or a module that is copied, trained on an objective; the result is its flow."""
+    """A velocity network, of a name with `arguments` or a module that is copied, to train on an objective to a flow."""
 
     network: str | nn.Module
     name: str
     check: bool = True
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -394,10 +381,11 @@ class VelocityTask:
     def _prepare(self, typical: Trajectories, config: FitConfig) -> nn.Module:
         """A new network, or a copy of the given one, in the data's units and known to be right for the objective."""
         dtype = PRECISIONS[config.precision]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            given = self.network
-            made = build(given, typical.state_shape) if isinstance(given, str) else copy.deepcopy(given)
+        with seeded(config.seed):
+            if isinstance(self.network, str):
+                made: nn.Module = build(self.network, typical.state_shape, **self.arguments)
+            else:
+                made = copy.deepcopy(self.network)
         made = made.to(typical.states.device, dtype)
         if config.normalise and not isinstance(made, Normalised):
             made = Normalised.fit(made, typical)
