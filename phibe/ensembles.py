@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from phibe.calculus import divergence
 from phibe.flow import Flow
 from phibe.metrics import moments
 from phibe.trajectories import Trajectories
@@ -206,12 +205,7 @@ def generate_with_density(
     """
     if x0[0].numel() > 64:
         raise ValueError(f"The log-density takes a derivative for each coordinate; {x0[0].numel()} are too many (64).")
-
-    def augmented(z: Tensor, t: Tensor) -> Tensor:
-        y = z[:, 1:].reshape(x0.shape)
-        return torch.cat([-divergence(flow.velocity, y, t)[:, None], flow.velocity(y, t).flatten(1)], dim=1)
-
     z = torch.cat([start(x0)[:, None], x0.flatten(1)], dim=1)
-    both = replace(flow, velocity=augmented, labels=None).generate(z, times, **how)
+    both = flow.with_density(x0.shape).generate(z, times, **how)
     states = both.states[..., 1:].reshape(*both.states.shape[:2], *x0.shape[1:])
     return Trajectories(states, both.times, labels=flow.labels), both.states[..., 0]
