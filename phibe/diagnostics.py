@@ -87,10 +87,10 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     data = _standardise(data[:: max(1, min(len(data) // BLOCKS, len(data) * data.states.shape[1] // 100_000))])
     d, blocks = data.state_shape[0], data.blocks(BLOCKS)
     if (shortest := min(block._shortest() for block in blocks)) < 5:
-        raise ValueError(
-            f"A diagnosis compares steps, so each of {BLOCKS} blocks of the data needs paths of five observations or "
-            f"more; here one has {shortest}. Bring longer paths, or more of them."
+        needed = (
+            f"each of {BLOCKS} blocks of the data needs paths of five observations or more; here one has {shortest}"
         )
+        raise ValueError(f"A diagnosis compares steps: {needed}. Bring longer paths, or more of them.")
     features = polynomials(degree or (3 if d <= 2 else 1))
     knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if changes_with_time(data) else None
     features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))

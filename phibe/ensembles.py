@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from phibe.calculus import times
 from phibe.flow import Flow
 from phibe.metrics import moments
 from phibe.trajectories import Trajectories
@@ -91,13 +92,10 @@ def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str | Non
     for there, place in zip((marks.index >= 0).T, places.T, strict=True):
         gap = torch.where(there, place - t, 0.0)
         x, t = _follow(flow, x, t, gap, method or flow.method), t + gap
-        states.append(torch.where(_beside(there, x), x, torch.nan))
-    return torch.stack(states, dim=1)
-
-
-def _beside(numbers: Tensor, x: Tensor) -> Tensor:
-    """One number a state, (n,), in a shape that multiplies states (n, *state)."""
-    return numbers.reshape(-1, *[1] * (x.ndim - 1))
+        states.append(x)
+    found = torch.stack(states, dim=1)
+    found[marks.index < 0] = torch.nan
+    return found
 
 
 def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tensor:
@@ -105,7 +103,7 @@ def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tenso
     start, length = t.to(x.dtype), gap.to(x.dtype)
 
     def own(z: Tensor, s: Tensor) -> Tensor:
-        return _beside(length, z) * flow.velocity(z, start + s * length)
+        return times(flow.velocity(z, start + s * length), length)
 
     longest = float(gap.max())
     steps = max(1, math.ceil(longest / flow.step - 1e-6)) if flow.step else 8

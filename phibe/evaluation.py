@@ -52,9 +52,8 @@ def open_source(folder: str | Path) -> Trajectories:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{note} cannot be read: {error}. Write it anew with `phibe report`.") from error
     if not path.exists():
-        raise ValueError(
-            f"The data of this run was {path}, which is no longer there. Moved? `phibe report {folder} --data FILE`."
-        )
+        moved = f"Moved? `phibe report {folder} --data FILE`."
+        raise ValueError(f"The data of this run was {path}, which is no longer there. {moved}")
     data = open_data(path, **options)
     if fingerprint(data) != digest:
         raise ValueError(f"{path} has changed since this run was fitted to it: other numbers, or other times.")

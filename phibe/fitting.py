@@ -286,13 +286,10 @@ def _solved_on_all(model: Model, out: str | Path | None, *, knots: Any, ridge: f
     """Whether all paths go into one solve, without cross-validation; an error where an option has no use."""
     own_basis = not isinstance(model, str | nn.Module)
     if own_basis and not callable(model):
-        raise ValueError(
-            f"`model` must be one of {', '.join(MODELS)}, a torch module or a basis; got {type(model).__name__}."
-        )
+        kinds = f"one of {', '.join(MODELS)}, a torch module or a basis"
+        raise ValueError(f"`model` must be {kinds}; got {type(model).__name__}.")
     if knots is not None and model != "affine":
-        raise ValueError(
-            "`knots` are times for model='affine'; a basis of your own takes them by `phibe.bases.in_time`."
-        )
+        raise ValueError("`knots` are times for model='affine'; a basis of your own takes them by `bases.in_time`.")
     if (ridge or blocks != 1) and not own_basis:
         raise ValueError("`ridge` and `blocks` are for a basis of your own, as `lift(polynomials(3))` of phibe.bases.")
     if own_basis and out is not None:
@@ -309,10 +306,8 @@ def _sorted_settings(model: Model, settings: dict[str, Any]) -> tuple[dict[str, 
             takes = f"{model!r} takes {', '.join(arguments)}"
             if not arguments:
                 takes = f"{model!r} finds its size itself" if isinstance(model, str) else "yours is made already"
-            raise ValueError(
-                f"There is no setting `{name}`{closest(name, [*known, *arguments])}. Settings are the fields of "
-                f"FitConfig and the arguments of a network; {takes}."
-            )
+            there = "Settings are the fields of FitConfig and the arguments of a network"
+            raise ValueError(f"There is no setting `{name}`{closest(name, [*known, *arguments])}. {there}; {takes}.")
     mine = {name: value for name, value in settings.items() if name in known}
     return mine, {name: value for name, value in settings.items() if name not in known}
 

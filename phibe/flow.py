@@ -80,9 +80,7 @@ class Flow:
         """The flow through `x0` at `t0` as a function of time, by default on its interval: `flow.solution(x0)(t)` is
         the state (n, *state) at a time, or (n, time, *state) at a vector of times, without another call of v."""
         if self.interval is None and (t0 is None or t1 is None):
-            raise ValueError(
-                "This flow has no interval of its own: pass `t0` and `t1`, e.g. `solution(x0, t0=0.0, t1=1.0)`."
-            )
+            raise ValueError("This flow has no interval of its own: pass `t0` and `t1`, e.g. t0=0.0, t1=1.0.")
         t0, t1 = (self.interval[i] if t is None and self.interval else float(t or 0.0) for i, t in enumerate((t0, t1)))
         x0 = torch.as_tensor(x0)
         self._check(x0, torch.tensor([t0, t1], dtype=torch.float64), "adaptive", extrapolate=False)
@@ -141,28 +139,20 @@ class Flow:
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
         if x0.ndim < 2 or not x0.is_floating_point():
-            raise ValueError(
-                f"`x0` must be floats of shape (n, *state); got {x0.dtype} of shape {tuple(x0.shape)}. "
-                "One state? Pass `x0[None]`."
-            )
-        if not torch.isfinite(x0).all():
-            raise ValueError(
-                f"`x0` must be finite; sample {int((~torch.isfinite(x0.flatten(1)).all(1)).nonzero()[0])} is not."
-            )
+            got = f"{x0.dtype} of shape {tuple(x0.shape)}"
+            raise ValueError(f"`x0` must be floats of shape (n, *state); got {got}. One state? Pass `x0[None]`.")
+        if (lost := ~torch.isfinite(x0).flatten(1).all(1)).any():
+            raise ValueError(f"`x0` must be finite; sample {int(lost.nonzero()[0])} is not.")
         direction = times.diff().sign()
         if times.ndim != 1 or len(times) < 2 or not ((direction == 1).all() or (direction == -1).all()):
-            raise ValueError(
-                "`times` must be two or more values that all increase or all decrease, the first being that of `x0`."
-            )
+            raise ValueError("`times` must be two or more values that all increase or all decrease, from that of `x0`.")
         if self.interval is None or extrapolate:
             return
         (first, last), (low, high) = self.interval, (float(times.min()), float(times.max()))
         slack = 1e-9 * (1 + abs(last - first)) + (self.step or 0.0) / 10  # times at random never reach the end
         if low < first - slack or high > last + slack:
-            raise ValueError(
-                f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}. "
-                "Stay inside, or pass `extrapolate=True` to hold the field fixed beyond the ends."
-            )
+            fitted = f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}."
+            raise ValueError(f"{fitted} Stay inside, or pass `extrapolate=True` to hold the field fixed beyond.")
 
     def _substeps(self, times: Tensor, substeps: int | None) -> list[int]:
         if substeps is not None and substeps < 1:
@@ -200,13 +190,10 @@ class Flow:
 
 
 def _check_bounded(states: Tensor, times: Tensor) -> None:
-    lost = ~torch.isfinite(states).flatten(2).all(dim=2)
-    if lost.any():
+    if (lost := ~torch.isfinite(states).flatten(2).all(dim=2)).any():
         index, sample = (int(i) for i in lost.mT.nonzero()[0])
-        raise ValueError(
-            f"The flow diverges: sample {sample} is no longer finite at t = {float(times[index]):g}. "
-            "Take more `substeps`, or method 'rk4' or 'adaptive'; if it still does, the velocity itself is unstable."
-        )
+        lost_at = f"sample {sample} is no longer finite at t = {float(times[index]):g}"
+        raise ValueError(f"The flow diverges: {lost_at}. Take more `substeps`, or method 'adaptive'?")
 
 
 def _batched(velocity: Velocity) -> Velocity:

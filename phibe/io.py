@@ -66,10 +66,8 @@ def read_data(
     if kind:
         raise ValueError(f"The `kind` of {path} is that of its name; {kind!r} can be said of an open file only.")
     if path.suffix not in (".csv", *KINDS):
-        raise ValueError(
-            f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. Rename or convert it? "
-            "Of an open file say the `kind`."
-        )
+        fix = "Rename or convert it? Of an open file say the `kind`."
+        raise ValueError(f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. {fix}")
     if not path.exists():
         raise ValueError(f"There is no file {path}.")
     if path.is_dir() != (path.suffix == ".zarr"):
@@ -144,10 +142,9 @@ def _recognised(arrays: dict[str, np.ndarray], layout: Layout, path: Path) -> di
     if states is None and time and {array.shape for array in arrays.values()} == {arrays[time].shape}:
         return table_arrays(Table(arrays, "row {}".format), layout, path)
     if states is None:
-        raise ValueError(
-            f"{path} must hold `states` (path, time, *state) and `times`, or columns of one length, `time` among them; "
-            f"it holds {', '.join(f'{name} {array.shape}' for name, array in arrays.items()) or 'nothing'}."
-        )
+        needed = "`states` (path, time, *state) and `times`, or columns of one length, `time` among them"
+        held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+        raise ValueError(f"{path} must hold {needed}; it holds {held}.")
     found = {"states": arrays[states]} | {name: arrays[name] for name in ("lengths", "labels") if name in arrays}
     if time:
         return found | {"times": arrays[time]}
@@ -163,11 +160,9 @@ def _refuse_huge(states: np.ndarray, path: Path) -> None:
         return
     worst = max(float(np.nanmax(states)), float(np.nanmin(states)), key=abs)
     if LARGEST < abs(worst) < np.inf:
-        index = [int(i) for i in np.argwhere(states == states.dtype.type(worst))[0]]
-        raise ValueError(
-            f"{path} has {worst:g} in path {index[0]} at time index {index[1]}: too large to be squared. A code for a "
-            "missing value? Write NaN, and choose --missing."
-        )
+        row, time = (int(i) for i in np.argwhere(states == states.dtype.type(worst))[0][:2])
+        fix = "A code for a missing value? Write NaN, and choose --missing."
+        raise ValueError(f"{path} has {worst:g} in path {row} at time index {time}: too large to be squared. {fix}")
 
 
 def _from_dataset(path: Path) -> dict[str, np.ndarray]:
@@ -188,10 +183,8 @@ def _from_dataset(path: Path) -> dict[str, np.ndarray]:
         times = "times" if "times" in dataset.variables else "time"
         if not found or times not in dataset.variables or (len(found) > 1 and found[0].ndim > 2):
             held = ", ".join(f"{name} {tuple(array.dims)}" for name, array in dataset.variables.items())
-            raise ValueError(
-                f"{path} must hold variables over ('path', 'time', …), or ('time',) for one path, and a `time`; it "
-                f"holds {held or 'nothing'}. Rename its dimensions first."
-            )
+            needed = "variables over ('path', 'time', …), or ('time',) for one path, and a `time`"
+            raise ValueError(f"{path} must hold {needed}; it holds {held or 'nothing'}. Rename its dimensions?")
         refuse_size(sum(array.nbytes for array in found))
         return _stacked(dataset, found, times)
 
@@ -232,11 +225,9 @@ def treat_missing(arrays: dict[str, np.ndarray], choice: str) -> tuple[dict[str,
     times = np.broadcast_to(arrays["times"], bad.shape)
     if bad.any() and choice == "error":
         path, index = (int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"{bad.sum()} of {inside.sum()} observations have a missing value, the first in path {path} at time index "
-            f"{index} (t = {times[path, index]:g}). Choose what to do: --missing drop leaves out the transitions that "
-            "touch one, --missing split cuts paths there and at gaps in time."
-        )
+        first = f"the first in path {path} at time index {index} (t = {times[path, index]:g})"
+        fix = "--missing drop leaves out the transitions that touch one, --missing split cuts at gaps in time too."
+        raise ValueError(f"{bad.sum()} of {inside.sum()} observations have a missing value, {first}. {fix}")
     steps = np.diff(times, axis=1)
     joined = (inside & ~bad)[:, 1:] & (inside & ~bad)[:, :-1]  # is this observation one path with the next?
     gaps = joined & (steps > GAP * np.median(steps[inside[:, 1:]])) if choice == "split" else np.zeros_like(joined)
@@ -381,9 +372,8 @@ def read_starts(path: Path) -> Tensor:
     arrays = read_arrays(path)
     name = "x0" if "x0" in arrays else next(iter(arrays), "x0")
     if "times" in arrays or (len(arrays) != 1 and name != "x0"):
-        raise ValueError(
-            f"{path} must hold one array x0 of states; it holds {sorted(arrays)}. Trajectories? Use --paths-of."
-        )
+        held = f"it holds {sorted(arrays)}. Trajectories? Use --paths-of."
+        raise ValueError(f"{path} must hold one array x0 of states; {held}")
     return torch.as_tensor(arrays[name].copy())
 
 
@@ -402,6 +392,5 @@ def parse_times(text: str) -> Tensor:
             raise ValueError
         return torch.linspace(first, last, count + 1, dtype=torch.float64)
     except (ValueError, ZeroDivisionError, OverflowError):
-        raise ValueError(
-            f"--times must be first:last:step, a whole number of steps, as 0:1:0.1, or values as 0,0.5,2; got {text!r}."
-        ) from None
+        ways = "first:last:step, a whole number of steps, as 0:1:0.1, or values as 0,0.5,2"
+        raise ValueError(f"--times must be {ways}; got {text!r}.") from None

@@ -128,10 +128,8 @@ def _mean_distance(x: Tensor, y: Tensor, block: int) -> float:
 
 def _two_samples(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[1:] != y.shape[1:] or min(len(x), len(y)) < 2:
-        raise ValueError(
-            f"Two samples (n, *state) of one state shape, two or more states each, are needed; got "
-            f"{tuple(x.shape)} and {tuple(y.shape)}."
-        )
+        wanted = "Two samples (n, *state) of one state shape, two or more states each, are needed"
+        raise ValueError(f"{wanted}; got {tuple(x.shape)} and {tuple(y.shape)}.")
     return x.flatten(1).double(), y.flatten(1).double()
 
 
@@ -201,16 +199,12 @@ def _over_time(values: Tensor) -> Tensor:
 
 def _same(forecast: Tensor, truth: Tensor) -> None:
     if forecast.shape != truth.shape or truth.ndim < 3:
-        raise ValueError(
-            f"Forecast and truth must both be (path, time, *state); got {tuple(forecast.shape)} and "
-            f"{tuple(truth.shape)}."
-        )
+        got = f"{tuple(forecast.shape)} and {tuple(truth.shape)}"
+        raise ValueError(f"Forecast and truth must both be (path, time, *state); got {got}.")
 
 
 def _members(ensemble: Tensor, truth: Tensor) -> int:
     if ensemble.shape[1:] != truth.shape or truth.ndim < 3 or len(ensemble) < 2:
-        raise ValueError(
-            "An ensemble (member, path, time, *state) of two members or more and a truth (path, time, *state) are "
-            f"needed; got {tuple(ensemble.shape)} and {tuple(truth.shape)}."
-        )
+        wanted = "An ensemble (member, path, time, *state) of two members or more and a truth (path, time, *state)"
+        raise ValueError(f"{wanted} are needed; got {tuple(ensemble.shape)} and {tuple(truth.shape)}.")
     return len(ensemble)

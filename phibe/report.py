@@ -108,10 +108,8 @@ def evaluate_run(folder: str | Path, data: Trajectories, *, network: nn.Module |
     if flow.interval and not time_free(flow, data):
         (first, last), (begin, end), step = flow.interval, data.interval, flow.step or 0.0
         if begin < first - step or end > last + step:
-            raise ValueError(
-                f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}; this data "
-                f"goes from {begin:g} to {end:g}. Leave out the times beyond?"
-            )
+            fitted = f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}"
+            raise ValueError(f"{fitted}; this data goes from {begin:g} to {end:g}. Leave out the times beyond?")
     if same:
         held_out, note = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
     else:

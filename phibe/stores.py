@@ -51,9 +51,8 @@ def _copy(store: Path, folder: Path) -> None:
     try:
         room = shutil.disk_usage(folder.parent).free
         if states.dtype.itemsize * math.prod(states.shape) > room:
-            raise ValueError(
-                f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy."
-            )
+            left = f"there are {room / 2**30:.3g} GB left for a copy"
+            raise ValueError(f"{store} holds states {states.shape}, and {left}.")
         with beside(folder) as temporary:
             partial = temporary / folder.name
             partial.mkdir()
@@ -105,10 +104,8 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
     found = _xarray(store)
     if len(found) != 1:
-        raise ValueError(
-            f"{store} must hold `states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` "
-            f"coordinate; it holds {', '.join(names) or 'nothing'}."
-        )
+        needed = "`states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` coordinate"
+        raise ValueError(f"{store} must hold {needed}; it holds {', '.join(names) or 'nothing'}.")
     return found[0], np.asarray(found[0].coords["time"]), None, []
 
 

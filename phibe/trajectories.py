@@ -8,7 +8,7 @@ Read next: `phibe.calculus`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -283,13 +283,6 @@ class Labels(NamedTuple):
         """Of the time and of each coordinate: their own, or x[0], x[1], … for `size` of them where there are none."""
         return [str(self.time), *(map(str, self.state) if self.state else (f"x[{i}]" for i in range(size)))]
 
-    def check(self, state_shape: Sequence[int]) -> None:
-        if self.state and len(self.state) != state_shape[0]:
-            raise ValueError(
-                f"`labels` must name each of the {state_shape[0]} coordinates; got {len(self.state)}: "
-                f"{', '.join(map(str, self.state))}."
-            )
-
 
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
@@ -297,31 +290,21 @@ class Labels(NamedTuple):
 def _validate(data: Trajectories) -> None:
     states, times, lengths = data.states, data.times, data.lengths
     if states.ndim < 3 or states.numel() == 0:
-        raise ValueError(
-            f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. "
-            "One scalar path x(t)? Pass `x[None, :, None]`."
-        )
+        one = "One scalar path x(t)? Pass `x[None, :, None]`."
+        raise ValueError(f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. {one}")
     paths, steps = states.shape[:2]
     if times.shape not in {(steps,), (paths, steps)}:
-        raise ValueError(
-            f"`times` must have shape ({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}; "
-            f"got {tuple(times.shape)}."
-        )
-    if lengths is not None and lengths.shape != (paths,):
-        raise ValueError(
-            f"`lengths` must have one entry for each of the {paths} paths; got shape {tuple(lengths.shape)}."
-        )
-    if lengths is not None and int(lengths.max()) > steps:
-        raise ValueError(
-            f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
-        )
-    shortest = data._shortest()
-    if shortest < 2:
-        raise ValueError(
-            f"Each path needs at least two observations; path {int(data._ends.argmin())} has {shortest}. Drop such "
-            "paths first."
-        )
-    data.labels.check(data.state_shape)
+        wanted = f"({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}"
+        raise ValueError(f"`times` must have shape {wanted}; got {tuple(times.shape)}.")
+    if lengths is not None and (lengths.shape != (paths,) or int(lengths.max()) > steps):
+        got = f"shape {tuple(lengths.shape)}, up to {int(lengths.max())}"
+        raise ValueError(f"`lengths` must have one entry for each of the {paths} paths, up to {steps}; got {got}.")
+    if (shortest := data._shortest()) < 2:
+        found = f"path {int(data._ends.argmin())} has {shortest}"
+        raise ValueError(f"Each path needs at least two observations; {found}. Drop such paths first.")
+    if (names := data.labels.texts()[1:]) and len(names) != states.shape[2]:
+        got = f"{len(names)}: {', '.join(names)}"
+        raise ValueError(f"`labels` must name each of the {states.shape[2]} coordinates; got {got}.")
     _check_times(data)
     _check_finite(data)
 
@@ -333,11 +316,9 @@ def _check_times(data: Trajectories) -> None:
     bad = inside & ~((gaps > 0) & gaps.isfinite())
     if bad.any():
         path, index = (int(i) for i in bad.nonzero()[0])
-        a, b = float(times[path, index]), float(times[path, index + 1])
-        raise ValueError(
-            f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
-            f"{index + 1}. Sort the observations and drop repeated times first?"
-        )
+        step = f"path {path} goes from {times[path, index]:g} to {times[path, index + 1]:g} at index {index + 1}"
+        fix = "Sort the observations and drop repeated times?"
+        raise ValueError(f"`times` must be finite and increase along each path; {step}. {fix}")
 
 
 def _check_finite(data: Trajectories) -> None:
@@ -345,14 +326,12 @@ def _check_finite(data: Trajectories) -> None:
     start = 0
     for block in data.chunks():
         if not torch.isfinite(block.states.sum()):
-            bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
+            bad = ~torch.isfinite(block.states.flatten(2)) & block._observed()[..., None]
             if bad.any():
-                path, index = (int(i) for i in bad.nonzero()[0])
-                state = block.states[path, index]
-                raise ValueError(
-                    f"`states` must be finite; path {start + path} has {float(state[~torch.isfinite(state)][0])} at "
-                    f"time index {index}. Drop the path, cut it there (`lengths`), or fill the value."
-                )
+                path, index, _ = place = tuple(bad.nonzero()[0].tolist())
+                where = f"path {start + path} has {float(block.states.flatten(2)[place])} at time index {index}"
+                fix = "Drop the path, cut it there (`lengths`), or fill the value."
+                raise ValueError(f"`states` must be finite; {where}. {fix}")
         start += len(block)
 
 
@@ -363,10 +342,8 @@ def _from_xarray(array: Any) -> tuple[Any, Any]:
     if not isinstance(array.dims, tuple):
         raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
     if array.dims[:2] != ("path", "time") or "time" not in array.coords:
-        raise ValueError(
-            f"An xarray array needs dimensions ('path', 'time', …) and a `time` coordinate; got {array.dims}. "
-            "Rename and transpose first, or pass `times` yourself."
-        )
+        needed = "dimensions ('path', 'time', …) and a `time` coordinate"
+        raise ValueError(f"An xarray array needs {needed}; got {array.dims}. Rename and transpose, or pass `times`.")
     return array.data, np.asarray(array.coords["time"])
 
 
@@ -389,13 +366,10 @@ def _writable(array: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(array)
     except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be one array of numbers. Paths of different lengths? Pad them and pass `lengths`. ({error})"
-        ) from error
+        ragged = "Paths of different lengths? Pad them and pass `lengths`."
+        raise ValueError(f"`{name}` must be one array of numbers. {ragged} ({error})") from error
     if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days first?"
-        )
+        raise ValueError(f"`{name}` must hold numbers; got dtype {array.dtype}. Convert dates to seconds or days?")
     if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if any(stride < 0 for stride in array.strides):
@@ -419,9 +393,7 @@ def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tens
     """Numbers of the training and the held-out paths, drawn at random; at least one path is held out."""
     held = max(1, round(count * held_out))
     if held >= count or held_out <= 0:
-        raise ValueError(
-            f"`held_out` = {held_out:g} leaves {count - held} of {count} paths to train on; both sides need one. Cut "
-            "long paths into shorter ones, bring more, or train without a check: `held_out=0`."
-        )
+        left = f"leaves {count - held} of {count} paths to train on; both sides need one"
+        raise ValueError(f"`held_out` = {held_out:g} {left}. Cut long paths, or train without a check: `held_out=0`.")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[held:].sort().values, order[:held].sort().values

@@ -141,9 +141,7 @@ def _starts(flow: Any, data: Any) -> Tensor:
         return torch.as_tensor(data)[:PARTICLES]
     network: Any = getattr(flow.velocity, "network", None)
     if not (hasattr(network, "mean") and hasattr(network, "scale")):
-        raise ValueError(
-            "This flow does not know where its data starts: pass it, `explore(flow, data)`, or states (n, *state)."
-        )
+        raise ValueError("This flow does not know where its data starts: `explore(flow, data)`, or states (n, *state).")
     shape = (PARTICLES, *network.state_shape)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=network.mean.dtype)
     return network.mean + network.scale * noise

@@ -518,7 +518,7 @@ def test_requests_that_cannot_be_met_say_what_can():
         with pytest.raises(ValueError, match="`objective` must be one of phibe, isotropic, regression.*got 'ridge'"):
             fit(data, "ridge")
     own = Trajectories(data.states, data.times + torch.arange(20)[:, None] / 7)
-    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`, e\.g\. `knots="):
+    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`, as `knots="):
         fit_affine(own)
     with pytest.raises(ValueError, match="`knots` must be at least two increasing times; got"):
         fit_affine(own, knots=[0.5, 0.1])

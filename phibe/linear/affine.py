@@ -132,22 +132,17 @@ def _seen(found: Sums, objective: str) -> Sums:
     counts = found.counts
     seen = (counts > 0).all(1) if (counts[:, 1] > 0).any() else counts[:, 0] > 0
     if (counts > 0).any() and not seen.any():
-        raise ValueError(
-            f"`{objective}` needs times that some transitions start from and others end at; there are none. Pass "
-            "`knots` to fit a field that is piecewise linear in time, or take objective 'phibe'."
-        )
+        needed = f"`{objective}` needs times that some transitions start from and others end at; there are none."
+        raise ValueError(f"{needed} Pass `knots`, for a field piecewise linear in time, or take objective 'phibe'.")
     return replace(found, **{name: getattr(found, name)[seen] for name in ("keys", *ADDED)})
 
 
 def _require_enough(found: Sums) -> None:
     least, count = found.gram.shape[1], found.counts.sum(1)
     if float(count.median()) < least:
-        start, end = found.interval
-        raise ValueError(
-            f"An affine field at each time needs {least} or more samples there; half of the {len(count)} "
-            f"different times have {int(count.median())} or fewer. Pass `knots`, e.g. "
-            f"`knots=torch.linspace({start:g}, {end:g}, 20)`."
-        )
+        few = f"half of the {len(count)} times have {int(count.median())} or fewer"
+        knots = "`knots=torch.linspace({:g}, {:g}, 20)`".format(*found.interval)
+        raise ValueError(f"A field at each time needs {least} or more samples there; {few}. Pass `knots`, as {knots}.")
 
 
 def _isotropic(found: Sums, noise: float | None) -> Sums:

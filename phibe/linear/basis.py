@@ -55,9 +55,7 @@ class BasisField(nn.Module):
     def covariance(self) -> Tensor:
         """Of θ, (p, p): blocks are taken to be independent."""
         if (count := len(self.influence)) < 2:
-            raise ValueError(
-                "This field knows no standard errors: fit it with `blocks`, e.g. `fit_basis(…, blocks=20)`."
-            )
+            raise ValueError("This field knows no standard errors: fit it with `blocks`, as `fit_basis(…, blocks=20)`.")
         return count / (count - 1) * self.influence.mT @ self.influence
 
     def standard_error(self, x: Tensor, t: Tensor) -> Tensor:
@@ -105,11 +103,8 @@ def fit_basis(
     inverse, rank = pseudo_inverse(gram)
     theta, columns = inverse @ moment, moment.shape[1]
     if rank < len(gram):
-        warnings.warn(
-            f"The {theta.numel()} basis fields are only {int(rank) * columns} different ones here; "
-            "θ is the solution of smallest norm.",
-            stacklevel=2,
-        )
+        few = f"The {theta.numel()} basis fields are only {int(rank) * columns} different ones here"
+        warnings.warn(f"{few}; θ is the solution of smallest norm.", stacklevel=2)
     influence = torch.stack([inverse @ (m - g @ theta) for g, m in (part.equations() for part in parts)]) / count
     full = torch.kron(gram, torch.eye(columns, dtype=torch.float64))
     field = BasisField(basis, theta.flatten(), full, moment.flatten(), influence.flatten(1), int(rank) * columns)

@@ -191,10 +191,8 @@ class Design:
 
         values, right = self.values(place, s), sides(u)
         if not self.lifted and (values.ndim < 3 or values.shape[2:] != x.shape[1:]):
-            raise ValueError(
-                f"A basis must return (n, p, *state), here (n, p, {', '.join(map(str, x.shape[1:]))}); got "
-                f"{tuple(values.shape)} for n = {len(x)}. Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
-            )
+            got = f"{tuple(values.shape)} of states {tuple(x.shape)}"
+            raise ValueError(f"A basis must return (n, p, *state); got {got}. Scalar features? `lift(features)`.")
         phi = rows(values)
         heavy = phi * weight.repeat_interleave(len(phi) // len(t))[:, None]
         gram, target = outer(phi, torch.cat([heavy, right], 1)).split([phi.shape[1], right.shape[1]], 2)

@@ -69,10 +69,8 @@ def check_kinks(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor) -> None:
         at_left, at_right = torch.where(wide, at_left, at_middle), torch.where(wide, at_middle, at_right)
         if float(_change(at_left, at_right, size).max()) < 1e-6:
             return
-    raise ValueError(
-        "The velocity has kinks or jumps in x (a functional relu, abs, clamp, max or rounding?): autograd drops them "
-        "from the Jacobian term, and the fit is biased. Use SiLU, GELU or tanh, or objective='symmetric'."
-    )
+    kinks = "kinks or jumps in x (a functional relu, abs, clamp, max or rounding?)"
+    raise ValueError(f"The velocity has {kinks}: {_KINK}. Use {_SMOOTH}, or objective='symmetric'.")
 
 
 def _change(a: Tensor, b: Tensor, size: Tensor) -> Tensor:
@@ -110,11 +108,8 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
     if worst < 1e-4:
         return worst
     name = max(parameters, key=lambda n: error([n]))
-    raise ValueError(
-        f"The objective's parameter gradient is {100 * worst:.2g} % away from finite differences, most at `{name}`. "
-        "An operation behind it (a `detach`, an autograd function of your own?) is not right under this objective; "
-        "write it with others."
-    )
+    far = f"{100 * worst:.2g} % away from finite differences, most at `{name}`"
+    raise ValueError(f"The objective's parameter gradient is {far}. A `detach`, or an autograd function of your own?")
 
 
 @torch.no_grad()
@@ -190,9 +185,8 @@ def _spread(x: Tensor) -> Tensor:
 
 def _check_input(network: nn.Module, x: Tensor, t: Tensor) -> None:
     if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
-        raise ValueError(
-            f"`x` must be floats (n, *state) and `t` (n,); got {x.dtype} {tuple(x.shape)} and {tuple(t.shape)}."
-        )
+        got = f"{x.dtype} {tuple(x.shape)} and {tuple(t.shape)}"
+        raise ValueError(f"`x` must be floats (n, *state) and `t` (n,); got {got}.")
     if not any(p.requires_grad for p in network.parameters()):
         raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
 
@@ -201,10 +195,8 @@ def _check_modules(network: nn.Module) -> None:
     for path, module in network.named_modules():
         for kinds, reason, replacement in REFUSED:
             if isinstance(module, kinds) and not _frozen(module):
-                raise ValueError(
-                    f"{_name(path, module)} cannot be used with an objective that differentiates the velocity: "
-                    f"{reason}. Use {replacement} instead, or objective='symmetric'."
-                )
+                refused = f"{_name(path, module)} cannot be used with an objective that differentiates the velocity"
+                raise ValueError(f"{refused}: {reason}. Use {replacement}, or objective='symmetric'.")
 
 
 def _frozen(module: nn.Module) -> bool:
@@ -233,10 +225,8 @@ def _check_output(v: Any, x: Tensor) -> None:
         got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
         raise ValueError(f"A velocity must have the shape of the state: {tuple(x.shape)} was needed, got {got}.")
     if v.dtype != x.dtype or v.device != x.device:
-        raise ValueError(
-            f"A velocity must be {x.dtype} on {x.device}, as the state is; got {v.dtype} on {v.device}. "
-            "A tensor made inside `forward`? Give it `dtype=x.dtype, device=x.device`."
-        )
+        got = f"{x.dtype} on {x.device}, as the state is; got {v.dtype} on {v.device}"
+        raise ValueError(f"A velocity must be {got}. A tensor made in `forward`? Give it x.dtype and x.device.")
 
 
 @contextmanager
@@ -266,10 +256,7 @@ def _explained(network: nn.Module, where: str) -> Iterator[None]:
 
 def _hint(message: str) -> str:
     if "attention" in message and "forward AD" in message:
-        return (
-            "The fused attention kernels have no forward-mode derivative: put the call inside "
-            "`with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):`."
-        )
+        return "Fused attention has no forward derivative: call it inside `with sdpa_kernel(SDPBackend.MATH):`."
     if "forward AD" in message or "jvp" in message:
         return "torch cannot differentiate this operation forward: write it with others, or use objective='symmetric'."
     if "in-place" in message or "inplace" in message:
@@ -287,9 +274,8 @@ def _copy(network: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(network)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{type(network).__name__} cannot be copied: {error} Does it keep a tensor of an earlier call? Detach it."
-        ) from error
+        fix = "Does it keep a tensor of an earlier call? Detach it."
+        raise ValueError(f"{type(network).__name__} cannot be copied: {error} {fix}") from error
 
 
 def _float64_copy(network: nn.Module, device: torch.device) -> nn.Module:
@@ -310,6 +296,4 @@ def _check_samples(network: nn.Module, x: Tensor, t: Tensor) -> None:
         _check_output(together, x)
         alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
     if not torch.allclose(together, alone, rtol=1e-6, atol=1e-9 * float(together.abs().max())):
-        raise ValueError(
-            "The velocity of a sample depends on the others in its batch. A mean, softmax or reshape over dimension 0?"
-        )
+        raise ValueError("The velocity of a sample depends on the others in its batch. A mean over dimension 0?")

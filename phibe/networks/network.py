@@ -29,10 +29,8 @@ class Network(nn.Module):
             if arguments[name] < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
         if arguments.get("activation", "silu") not in ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
-                "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."
-            )
+            smooth = f"one of {', '.join(ACTIVATIONS)}, as the Jacobian in the objective misses what happens at kinks"
+            raise ValueError(f"`activation` must be {smooth}; got {arguments['activation']!r}.")
 
     def extra_repr(self) -> str:
         return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
@@ -43,10 +41,8 @@ class Network(nn.Module):
 
     def _check(self, x: Tensor, t: Tensor) -> None:
         if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
-            raise ValueError(
-                f"This network takes x (n, {', '.join(map(str, self.state_shape))}) and t (n,); "
-                f"got x {tuple(x.shape)} and t {tuple(t.shape)}."
-            )
+            wanted = f"x (n, {', '.join(map(str, self.state_shape))}) and t (n,)"
+            raise ValueError(f"This network takes {wanted}; got x {tuple(x.shape)} and t {tuple(t.shape)}.")
 
 
 class Normalised(nn.Module):
@@ -82,9 +78,7 @@ class Normalised(nn.Module):
         for name, value in (("mean", mean), ("scale", scale), ("velocity_scale", velocity_scale)):
             value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
             if value.numel() not in (1, shape[0]):
-                raise ValueError(
-                    f"`{name}` must be one number or {shape[0]}, for state {state_shape}; got {value.numel()}."
-                )
+                raise ValueError(f"`{name}` must be one number or {shape[0]}; got {value.numel()}.")
             self.register_buffer(name, value.reshape(shape if value.numel() > 1 else ()).expand(shape).clone())
         for name, value in (("t_start", t_start), ("t_scale", t_scale)):
             self.register_buffer(name, torch.as_tensor(value, dtype=like.dtype, device=like.device))

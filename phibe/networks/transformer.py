@@ -42,10 +42,8 @@ class Transformer(Network):
             activation=activation,
         )
         if len(self.state_shape) != 3 or width % (4 * heads):
-            raise ValueError(
-                f"This transformer takes states (channels, height, width) and a `width` divisible by 4 × `heads`; got "
-                f"{self.state_shape}, {width} and {heads}."
-            )
+            wanted = "states (channels, height, width) and a `width` divisible by 4 × `heads`"
+            raise ValueError(f"This transformer takes {wanted}; got {self.state_shape}, {width} and {heads}.")
         size, height, breadth = self.state_shape
         act = ACTIVATIONS[activation]
         self.enter = nn.Linear(size + condition_channels, width)

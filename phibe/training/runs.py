@@ -234,10 +234,8 @@ class Folder:
     def _refuse(self, identity: dict[str, Any], file: str) -> None:
         known = {key: identity.get(key) for key in self.identity}
         if found := differences(known, self.identity):
-            raise ValueError(
-                f"{self.path} holds another run ({file}): {'; '.join(found[:4])}{' …' if found[4:] else ''}. "
-                "Choose another `out`, or delete it."
-            )
+            what = f"({file}): {'; '.join(found[:4])}{' …' if found[4:] else ''}"
+            raise ValueError(f"{self.path} holds another run {what}. Choose another `out`, or delete it.")
 
 
 def differences(then: Any, now: Any, name: str = "") -> list[str]:

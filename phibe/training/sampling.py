@@ -127,9 +127,7 @@ def split_samples(
     """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
     if held_out is not None:
         if not isinstance(held_out, Trajectories):
-            raise ValueError(
-                f"`held_out` takes trajectories; a share of the paths is `FitConfig(held_out={held_out})`."
-            )
+            raise ValueError(f"`held_out` takes trajectories; a share is `FitConfig(held_out={held_out})`.")
         if held_out.state_shape != data.state_shape:
             raise ValueError(f"`held_out` has states {held_out.state_shape}; the training data has {data.state_shape}.")
         return Samples(data, width=width), Samples(held_out, width=width)
@@ -167,10 +165,9 @@ class Batches:
     ):
         shares = devices.world_size * config.micro_batches
         if config.batch % shares:
-            raise ValueError(
-                f"`batch` must be a multiple of processes × micro-batches, here {devices.world_size} × "
-                f"{config.micro_batches}; got {config.batch}. Try {-(-config.batch // shares) * shares}."
-            )
+            wanted = f"processes × micro-batches, here {devices.world_size} × {config.micro_batches}"
+            fix = f"Try {-(-config.batch // shares) * shares}."
+            raise ValueError(f"`batch` must be a multiple of {wanted}; got {config.batch}. {fix}")
         self.samples, self.order, self.config, self.draw = samples, samples.order(config.seed), config, draw
         self.device, self.dtype = devices.device, PRECISIONS[config.precision]
         self.scale = torch.as_tensor(scale, device=self.device, dtype=self.dtype)
