@@ -94,7 +94,10 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     features = polynomials(degree or (3 if d <= 2 else 1))
     knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if changes_with_time(data) else None
     features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
-    probes = _probes(data)
+    inside = data._observed()
+    x, t = data.states[inside], data._path_times()[inside]
+    chosen = torch.linspace(0, len(x) - 1, min(2000, len(x))).long()
+    probes = x[chosen], t[chosen]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
         drift = _fitted(blocks, lift(features), "regression")
@@ -137,14 +140,6 @@ def changes_with_time(data: Trajectories) -> bool:
         if bool(((a.mean(0) - b.mean(0)).abs() > 5 * error).any()):
             return True
     return False
-
-
-def _probes(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
-    """Some of the observed states, with their times."""
-    inside = data._observed()
-    x, t = data.states[inside], data._path_times()[inside]
-    chosen = torch.linspace(0, len(x) - 1, min(count, len(x))).long()
-    return x[chosen], t[chosen]
 
 
 def _rms(v: Tensor) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,20 +21,12 @@ from phibe.trajectories import Trajectories
 # -- states at common times --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Times to compare marginals at: `times` (mark,); `index` (path, mark) is each path's nearest observation.
-
-    Where a path has none near a mark, it is −1. With `elapsed` times count from the start of each path.
-    """
+class Marks(NamedTuple):
+    """Times to compare marginals at: `times` (mark,); `places` (path, mark) are the numbers of each path's nearest
+    observation, −1 where it has none near a mark."""
 
     times: Tensor
-    index: Tensor
-    elapsed: bool
-
-    def of(self, paths: slice) -> Marks:
-        """The same marks of some of the paths."""
-        return Marks(self.times, self.index[paths], self.elapsed)
+    places: Tensor
 
 
 def time_free(flow: Flow, data: Trajectories) -> bool:
@@ -52,7 +43,7 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
     """At most `count` marks over the observations first, first + every, …, evenly, the last one among them.
 
     On a grid that all paths share they are observed times. Else they are even in time, and stand for the observations
-    up to half-way to the next mark.
+    up to half-way to the next mark. With `elapsed` times count from the start of each path.
     """
     times, column = data._path_times(), torch.arange(data.states.shape[1])
     times = times - times[:, :1] if elapsed else times
@@ -63,20 +54,20 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
         columns = inside.any(0).nonzero()[:, 0]
         columns = columns[torch.linspace(0, len(columns) - 1, min(count, len(columns))).round().long()]
         index = torch.where(inside[:, columns], columns[None], -1)
-        return Marks(longest[columns], index, elapsed)
+        return Marks(longest[columns], index)
     seen = times[inside]
     steps = max(2, min(count, int(inside.sum(1).median())))
     edges = torch.linspace(float(seen.min()), float(seen.max()), steps + 1, dtype=torch.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     far = torch.where(inside[..., None], (times[..., None] - centres).abs(), torch.inf)
     distance, index = far.min(dim=1)
-    return Marks(centres, torch.where(distance <= (edges[1] - edges[0]) / 2, index, -1), elapsed)
+    return Marks(centres, torch.where(distance <= (edges[1] - edges[0]) / 2, index, -1))
 
 
 def observed(data: Trajectories, marks: Marks) -> Tensor:
     """The observed states at the marks, (path, mark, *state); NaN where there is none."""
-    states = data.states[torch.arange(len(data))[:, None], marks.index.clamp(min=0)]
-    states[marks.index < 0] = torch.nan
+    states = data.states[torch.arange(len(data))[:, None], marks.places.clamp(min=0)]
+    states[marks.places < 0] = torch.nan
     return states
 
 
@@ -87,14 +78,14 @@ def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str | Non
     Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
     where there was no observation, and from where the flow has diverged.
     """
-    places = data._path_times().gather(1, marks.index.clamp(min=0))
+    places = data._path_times().gather(1, marks.places.clamp(min=0))
     x, t, states = data.states[:, 0], data._path_times()[:, 0], []
-    for there, place in zip((marks.index >= 0).T, places.T, strict=True):
+    for there, place in zip((marks.places >= 0).T, places.T, strict=True):
         gap = torch.where(there, place - t, 0.0)
         x, t = _follow(flow, x, t, gap, method or flow.method), t + gap
         states.append(x)
     found = torch.stack(states, dim=1)
-    found[marks.index < 0] = torch.nan
+    found[marks.places < 0] = torch.nan
     return found
 
 

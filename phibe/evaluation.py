@@ -106,12 +106,14 @@ def marginal_distances(
     draws = max(1, min(DRAWS, count // size))
     used = slice(draws * size)
     groups = torch.arange(draws * size).split(size)
-    seen, target = (observed(data[part], marks.of(part)) / unit for part in (used, slice(count, count + size)))
-    starts, generated = data.states[used, 0] / unit, integrate(flow, data[used], marks.of(used), method=method) / unit
+    held = slice(count, count + size)
+    first, last = (Marks(marks.times, marks.places[part]) for part in (used, held))
+    seen, target = observed(data[used], first) / unit, observed(data[held], last) / unit
+    starts, generated = data.states[used, 0] / unit, integrate(flow, data[used], first, method=method) / unit
     found = []
     for k, time in enumerate(marks.times.tolist()):
         reference = target[torch.isfinite(target[:, k]).flatten(1).all(1), k]
-        rows = [row for group in groups if len(row := group[marks.index[group, k] >= 0]) >= LEAST]
+        rows = [row for group in groups if len(row := group[marks.places[group, k] >= 0]) >= LEAST]
         if len(reference) < LEAST or not rows:
             continue
         samples = (generated[:, k], seen[:, k], starts)

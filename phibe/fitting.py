@@ -184,7 +184,11 @@ def fit(
     >>> flow.generate(data.states[:, 0], [0.0, 0.3]).states.shape
     torch.Size([100, 2, 2])
     """
-    data, held_out = as_trajectories(data), None if held_out_data is None else as_trajectories(held_out_data)
+    given, held_out = (open_data(one) if isinstance(one, str | Path) else one for one in (data, held_out_data))
+    if not isinstance(given, Trajectories):
+        kind = type(data).__name__
+        raise ValueError(f"`fit` needs `Trajectories(states, times)` or the path of a file; got {kind}.")
+    data = given
     on_all = _solved_on_all(model, out, knots=knots, ridge=ridge, blocks=blocks)
     length = windows or (None if on_all else window_length(data))
     shown = [_windows(data, length)] if length and not windows else []
@@ -202,15 +206,6 @@ def fit(
     if out is not None and _leads():
         write_json(Path(out) / "automatic.json", [setting._asdict() for setting in shown])
     return flow
-
-
-def as_trajectories(data: Trajectories | str | Path) -> Trajectories:
-    """The trajectories, read if they are in a file."""
-    if isinstance(data, str | Path):
-        return open_data(data)
-    if not isinstance(data, Trajectories):
-        raise ValueError(f"`fit` needs `Trajectories(states, times)` or the path of a file; got {type(data).__name__}.")
-    return data
 
 
 def make_plan(

@@ -67,8 +67,14 @@ class Flow:
         if method == "adaptive":
             states = self._dense(x0, float(times[0]), float(times[-1]), tolerance)(times)
         else:
-            states = self._march(x0, times, self._substeps(times, substeps), method, progress)
-        _check_bounded(states, times)
+            if substeps is not None and substeps < 1:
+                raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
+            least = (math.ceil(abs(float(gap)) / (self.step or math.inf) - 1e-6) for gap in times.diff())
+            states = self._march(x0, times, [substeps or max(1, count) for count in least], method, progress)
+        if (lost := ~torch.isfinite(states).flatten(2).all(dim=2)).any():
+            index, sample = lost.mT.nonzero()[0].tolist()
+            where = f"sample {sample} is no longer finite at t = {times[index]:g}"
+            raise ValueError(f"The flow diverges: {where}. Take more `substeps`, or method 'adaptive'?")
         if times[-1] < times[0]:
             states, times = states.flip(1), times.flip(0)
         return Trajectories(states, times.to(states.device), labels=self.labels)
@@ -133,8 +139,6 @@ class Flow:
 
         return replace(self, velocity=velocity, labels=None)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
-
     def _check(self, x0: Tensor, times: Tensor, method: str, extrapolate: bool) -> None:
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
@@ -153,13 +157,6 @@ class Flow:
         if low < first - slack or high > last + slack:
             fitted = f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}."
             raise ValueError(f"{fitted} Stay inside, or pass `extrapolate=True` to hold the field fixed beyond.")
-
-    def _substeps(self, times: Tensor, substeps: int | None) -> list[int]:
-        if substeps is not None and substeps < 1:
-            raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
-        if substeps is not None or self.step is None:
-            return [substeps or 1] * (len(times) - 1)
-        return [max(1, math.ceil(abs(float(gap)) / self.step - 1e-6)) for gap in times.diff()]
 
     def _march(self, x: Tensor, times: Tensor, counts: list[int], method: str, progress: bool) -> Tensor:
         """States (n, time, *state) by fixed steps, `counts[i]` of them in the i-th gap."""
@@ -187,13 +184,6 @@ class Flow:
             return torch.stack(states, dim=1) if t.ndim else states[0]
 
         return state
-
-
-def _check_bounded(states: Tensor, times: Tensor) -> None:
-    if (lost := ~torch.isfinite(states).flatten(2).all(dim=2)).any():
-        index, sample = (int(i) for i in lost.mT.nonzero()[0])
-        lost_at = f"sample {sample} is no longer finite at t = {float(times[index]):g}"
-        raise ValueError(f"The flow diverges: {lost_at}. Take more `substeps`, or method 'adaptive'?")
 
 
 def _batched(velocity: Velocity) -> Velocity:

@@ -276,10 +276,7 @@ def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], over(d1, h), ((1 / (4 * h), 2 * d1 - d2), (-1 / (4 * h), d2)))
 
 
-Side = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def _sides(x: Tensor, dt: Tensor) -> tuple[Side, Side]:
+def _sides(x: Tensor, dt: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Difference quotients about the middle of five observations over one and two steps, and these: back, ahead."""
     k, K, h, H = dt[:, 1], dt[:, 1] + dt[:, 0], dt[:, 2], dt[:, 2] + dt[:, 3]
     back = over(x[:, 2] - x[:, 1], k), over(x[:, 2] - x[:, 0], K), k, K

@@ -104,24 +104,20 @@ def evaluate_run(folder: str | Path, data: Trajectories, *, network: nn.Module |
     about, flow = read_config(folder), open_flow(folder, network=network)
     if (shape := tuple(about["state_shape"])) != data.state_shape:
         raise ValueError(f"The flow in {folder} is of states {shape}; this data has {data.state_shape}. Other columns?")
-    same, data = _fitted_to(folder, data), data.to(getattr(torch, about["dtype"]))
+    note = Path(folder) / NAME
+    same = note.exists() and json.loads(note.read_text("utf8")).get("sha256") == fingerprint(data)
+    data = data.to(getattr(torch, about["dtype"]))
     if flow.interval and not time_free(flow, data):
         (first, last), (begin, end), step = flow.interval, data.interval, flow.step or 0.0
         if begin < first - step or end > last + step:
             fitted = f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}"
             raise ValueError(f"{fitted}; this data goes from {begin:g} to {end:g}. Leave out the times beyond?")
     if same:
-        held_out, note = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
+        held_out, said = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
     else:
-        held_out, note = held_out_paths(data, None), "All these paths are new to the fit; every fifth is a reference."
+        held_out, said = held_out_paths(data, None), "All these paths are new to the fit; every fifth is a reference."
     kind = about.get("objective", {"name": "symmetric"})
-    return evaluate(flow, data, held_out=held_out, objective=kind["name"], noise=kind.get("noise"), notes=[note])
-
-
-def _fitted_to(folder: str | Path, data: Trajectories) -> bool:
-    """Whether the run remembers this very data."""
-    note = Path(folder) / NAME
-    return note.exists() and json.loads(note.read_text("utf8")).get("sha256") == fingerprint(data)
+    return evaluate(flow, data, held_out=held_out, objective=kind["name"], noise=kind.get("noise"), notes=[said])
 
 
 def _held_out(about: dict[str, Any], paths: int) -> Tensor | None:
@@ -306,7 +302,7 @@ Parts = dict[str, Tensor]
 
 def _vectors(quality: Quality, views: Views) -> list[Section]:
     """Marginals of coordinates and of pairs of them at a few times, and some paths over time."""
-    method, size, seen = _method(quality), quality.data["state_shape"][0], (views.marks.index >= 0).sum(0)
+    method, size, seen = _method(quality), quality.data["state_shape"][0], (views.marks.places >= 0).sum(0)
     usual = (seen >= seen.max() / 4).nonzero()[1:, 0].tolist()  # late times that few paths reach say little
     marks = [usual[k] for k in _evenly(len(usual), MARKS + 1)[1:]]
     parts, shown = {"samples": views.observed, method: views.generated}, range(min(size, COORDINATES))

@@ -97,8 +97,11 @@ def fit_affine(
     whole = _isotropic(whole, noise) if objective == "isotropic" else whole
     if knots is None:
         whole = _seen(whole, objective)
-        if not (complete and objective in FORWARD):
-            _require_enough(whole)
+        least, counts = whole.gram.shape[1], whole.counts.sum(1)
+        if not (complete and objective in FORWARD) and float(counts.median()) < least:
+            few = f"half of the {len(counts)} times have {int(counts.median())} or fewer"
+            fix = "Pass `knots`, as `knots=torch.linspace({:g}, {:g}, 20)`.".format(*whole.interval)
+            raise ValueError(f"A field at each time needs {least} or more samples there; {few}. {fix}")
     times, *solution = (whole.keys, *_solve_times(whole)) if knots is None else (knots, *_solve_knots(whole))
     field = AffineField(times, *(part.to(whole.dtype) for part in solution))
     return Flow(field, whole.interval, whole.step, method=find_objective(objective).method)
@@ -135,14 +138,6 @@ def _seen(found: Sums, objective: str) -> Sums:
         needed = f"`{objective}` needs times that some transitions start from and others end at; there are none."
         raise ValueError(f"{needed} Pass `knots`, for a field piecewise linear in time, or take objective 'phibe'.")
     return replace(found, **{name: getattr(found, name)[seen] for name in ("keys", *ADDED)})
-
-
-def _require_enough(found: Sums) -> None:
-    least, count = found.gram.shape[1], found.counts.sum(1)
-    if float(count.median()) < least:
-        few = f"half of the {len(count)} times have {int(count.median())} or fewer"
-        knots = "`knots=torch.linspace({:g}, {:g}, 20)`".format(*found.interval)
-        raise ValueError(f"A field at each time needs {least} or more samples there; {few}. Pass `knots`, as {knots}.")
 
 
 def _isotropic(found: Sums, noise: float | None) -> Sums:

@@ -320,10 +320,10 @@ def marginal_gap(flow: Flow, data: Trajectories) -> float:
     wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
     flowed, apart = (integrate(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
     for states in (flowed, apart):
-        far = ((states[marks.index >= 0] - centre) / unit).abs()
+        far = ((states[marks.places >= 0] - centre) / unit).abs()
         if not bool((far < FAR).all()):  # NaN is not below FAR either
             return math.inf
-    flowed, seen, there = flowed / unit, observed(data, marks) / unit, marks.index >= 0
+    flowed, seen, there = flowed / unit, observed(data, marks) / unit, marks.places >= 0
     pairs = [(flowed[rows, k], seen[rows, k]) for k, rows in enumerate(there.unbind(1)) if int(rows.sum()) > 1]
     squares = [sliced_w2(*pair, directions=32) ** 2 for pair in pairs]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0

@@ -126,8 +126,6 @@ def _difference(loss: Callable[[], Tensor], ways: dict[Tensor, Tensor], *, step:
     return (values[0] - values[1]) / (2 * step)
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
-
 _KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
 _MIXED = "in training it mixes the samples of a batch, so that a velocity depends on the others drawn with it"
 _SMOOTH = "nn.SiLU, nn.GELU or nn.Tanh"
@@ -142,9 +140,7 @@ REFUSED: list[tuple[tuple[type[nn.Module], ...], str, str]] = [
 """Modules that objectives with a Jacobian cannot take: which, why, and what to use instead."""
 
 
-def check_network(
-    network: nn.Module, x: Tensor, t: Tensor | None = None, *, objective: str = "phibe", seed: int = 0
-) -> float:
+def check_network(network: nn.Module, x: Tensor, t: Tensor | None = None, *, objective: str = "phibe") -> float:
     """Largest relative error of the objective's parameter gradient against central differences; ValueError if the
     network will not do, naming the module, the reason and the replacement.
 
@@ -154,18 +150,28 @@ def check_network(
     """
     jacobian = find_objective(objective).jacobian
     t = torch.linspace(0, 1, len(x), dtype=x.dtype, device=x.device) if t is None else t
-    _check_input(network, x, t)
+    if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
+        got = f"{x.dtype} {tuple(x.shape)} and {tuple(t.shape)}"
+        raise ValueError(f"`x` must be floats (n, *state) and `t` (n,); got {got}.")
+    if not any(p.requires_grad for p in network.parameters()):
+        raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
     few = 8 if x[0].numel() <= 64 else 2
     x, t = x[:few].detach(), t[:few].detach()
     if jacobian:
         _check_modules(network)
-    with seeded(seed, x.device):
-        _check_call(network, x, t)
+    try:
+        twin = copy.deepcopy(network)
+    except (RuntimeError, TypeError) as error:
+        fix = "Does it keep a tensor of an earlier call? Detach it."
+        raise ValueError(f"{type(network).__name__} cannot be copied: {error} {fix}") from error
+    with seeded(0, x.device):
+        _check_call(twin, x, t)
         if x.is_meta:
             return float("nan")
         device = x.device if x.is_cuda else torch.device("cpu")  # not every device has float64
-        x, t = (part.to(device, torch.float64) for part in (x, t))
-        twin = _float64_copy(network, device)
+        x, t, twin = x.to(device, torch.float64), t.to(device, torch.float64), twin.to(device, torch.float64)
+        for p in (p for p in twin.parameters() if p.numel() and not p.any()):
+            nn.init.normal_(p, std=max(1, p.shape[1:].numel()) ** -0.5)  # a last layer of zeros would hide errors
         dx = torch.randn(x.shape, dtype=x.dtype).to(device) * _spread(x)
         with _explained(twin, "its float64 copy"):
             _check_samples(twin, x, t)
@@ -180,36 +186,21 @@ def _spread(x: Tensor) -> Tensor:
     return torch.where(spread > 0, spread, size if size > 0 else 1.0)
 
 
-# -- what can be seen without numbers ----------------------------------------------------------------------------------
-
-
-def _check_input(network: nn.Module, x: Tensor, t: Tensor) -> None:
-    if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
-        got = f"{x.dtype} {tuple(x.shape)} and {tuple(t.shape)}"
-        raise ValueError(f"`x` must be floats (n, *state) and `t` (n,); got {got}.")
-    if not any(p.requires_grad for p in network.parameters()):
-        raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
-
-
 def _check_modules(network: nn.Module) -> None:
     for path, module in network.named_modules():
+        if isinstance(module, batchnorm._BatchNorm) and not module.training and module.running_mean is not None:
+            continue  # it only applies its stored mean and variance: an affine map, and harmless
         for kinds, reason, replacement in REFUSED:
-            if isinstance(module, kinds) and not _frozen(module):
+            if isinstance(module, kinds):
                 refused = f"{_name(path, module)} cannot be used with an objective that differentiates the velocity"
                 raise ValueError(f"{refused}: {reason}. Use {replacement}, or objective='symmetric'.")
-
-
-def _frozen(module: nn.Module) -> bool:
-    """A batch normalisation that only applies its stored mean and variance: an affine map, and harmless."""
-    return isinstance(module, batchnorm._BatchNorm) and not module.training and module.running_mean is not None
 
 
 def _check_call(network: nn.Module, x: Tensor, t: Tensor) -> None:
     x, before = x.clone(), x
     where = f"x {tuple(x.shape)}, {x.dtype} on {x.device}, t {tuple(t.shape)}"
-    twin = _copy(network)  # so that statistics kept in buffers stay as they were
-    with torch.no_grad(), _explained(twin, where):
-        v = twin(x, t.clone())
+    with torch.no_grad(), _explained(network, where):
+        v = network(x, t.clone())
     _check_output(v, x)
     if x.is_meta:
         return
@@ -268,24 +259,6 @@ def _hint(message: str) -> str:
 
 def _name(path: str, module: nn.Module) -> str:
     return f"`{path}` ({type(module).__name__})" if path else type(module).__name__
-
-
-def _copy(network: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(network)
-    except (RuntimeError, TypeError) as error:
-        fix = "Does it keep a tensor of an earlier call? Detach it."
-        raise ValueError(f"{type(network).__name__} cannot be copied: {error} {fix}") from error
-
-
-def _float64_copy(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy in which no parameter is all zero: a last layer that starts at zero would hide errors behind it."""
-    twin = _copy(network).to(device, torch.float64)
-    with torch.no_grad():
-        for p in twin.parameters():
-            if p.numel() and not p.any():
-                p.normal_(std=max(1, p.shape[1:].numel()) ** -0.5)
-    return twin
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ class Network(nn.Module):
     def extra_repr(self) -> str:
         return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
 
-    def conditioned(self, condition: Tensor) -> Velocity:
+    def conditioned(self: nn.Module, condition: Tensor) -> Velocity:
         """v(x, t) under one condition, of a network that takes one: for objectives and flows."""
         return partial(self, condition=condition)
 
@@ -117,9 +117,7 @@ class Normalised(nn.Module):
         """(x − m)/s: the state as the network sees it; conditions made of states go through it too."""
         return (x - self.mean) / self.scale
 
-    def conditioned(self, condition: Tensor) -> Velocity:
-        """v(x, t) under one condition, in the network's own units: `net.conditioned(net.standardise(before))`."""
-        return partial(self, condition=condition)
+    conditioned = Network.conditioned  # in the network's own units: `net.conditioned(net.standardise(before))`
 
     def balanced(
         self,

@@ -33,8 +33,7 @@ class Samples:
     def __init__(self, data: Trajectories, *, width: int = 2, paths: Tensor | None = None):
         self.data, self.width = data, width
         self.paths = torch.arange(len(data)) if paths is None else paths
-        lengths = torch.full((len(data),), data.states.shape[1]) if data.lengths is None else data.lengths.cpu()
-        self.counts = (lengths[self.paths] - width + 1).clamp(min=0)
+        self.counts = (data._ends.cpu()[self.paths] - width + 1).clamp(min=0)
         self.ends = self.counts.cumsum(0)
         if not len(self):
             raise ValueError(f"There is no run of {width} observations in these {len(self.paths)} paths.")
@@ -180,25 +179,22 @@ class Batches:
 
     def sample(self, step: int) -> tuple[Tensor, ...]:
         """This process's share of the batch, and of what is drawn for it; `input_noise` moves a sample as a whole."""
-        taken = self.samples.take(self.index(step)[self.mine])
+        config, taken = self.config, self.samples.take(self.index(step)[self.mine])
         x, *rest = (part.to(self.dtype).to(self.device) for part in taken)
-        if self.config.input_noise:
-            shift = self.config.input_noise * self.scale * self._normal(step)
+        if config.input_noise:
+            shape, generator = self.samples.data.state_shape, self._generator(INPUT, step)
+            normal = torch.randn(config.batch, *shape, generator=generator, dtype=self.dtype)[self.mine]
+            shift = config.input_noise * self.scale * normal.to(self.device)
             x = x + shift.reshape(len(x), *[1] * (self.samples.width != 2), *shift.shape[1:])
-        return x, *rest, *self._drawn(step)
-
-    def _drawn(self, step: int) -> tuple[Tensor, ...]:
-        drawn = self.draw(self.config.batch, torch.Generator().manual_seed(seed_of(self.config.seed, DRAWN, step)))
-        return tuple(part[self.mine].to(self.dtype).to(self.device) for part in drawn)
-
-    def _normal(self, step: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed_of(self.config.seed, INPUT, step))
-        numbers = torch.randn(self.config.batch, *self.samples.data.state_shape, generator=generator, dtype=self.dtype)
-        return numbers[self.mine].to(self.device)
+        drawn = self.draw(config.batch, self._generator(DRAWN, step))
+        return x, *rest, *(part[self.mine].to(self.dtype).to(self.device) for part in drawn)
 
     def probes(self, step: int) -> torch.Generator:
         """The generator of the step's random directions, moved on past those of the processes before this one."""
-        generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, PROBES, step))
+        generator = self._generator(PROBES, step, self.device)
         if self.mine.start:
             rademacher(torch.empty(self.mine.start, *self.samples.data.state_shape, device=self.device), generator)
         return generator
+
+    def _generator(self, purpose: int, step: int, device: torch.device | None = None) -> torch.Generator:
+        return torch.Generator(device or "cpu").manual_seed(seed_of(self.config.seed, purpose, step))
