@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from phibe.bases import Basis, Features, in_time, lift, polynomials
+from phibe.bases import Basis, Features, InTime, lift, polynomials
 from phibe.linear.basis import BasisField, fit_basis, pseudo_inverse
 from phibe.metrics import matrix_root
 from phibe.objectives import find_objective
@@ -23,8 +23,6 @@ ESTIMATORS = ("phibe", "symmetric", "symmetric2")
 COORDINATES, BLOCKS = 6, 20
 FINE, COARSE = 0.1, 0.25  # errors below and above these fractions of the drift are called small and large
 SURE = 3.0  # standard errors
-
-# -- the diagnosis -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         raise ValueError(f"A diagnosis compares steps: {needed}. Bring longer paths, or more of them.")
     features = polynomials(degree or (3 if d <= 2 else 1))
     knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if changes_with_time(data) else None
-    features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
+    features, affine = (part if knots is None else InTime(part, knots) for part in (features, polynomials(1)))
     inside = data._observed()
     x, t = data.states[inside], data._path_times()[inside]
     chosen = torch.linspace(0, len(x) - 1, min(2000, len(x))).long()
@@ -260,9 +258,6 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
     error = _block_variance(inverse @ (moments - gram @ theta)).sqrt()[:p]
     gain = float((theta * moments.sum(0))[:p].sum())
     return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:

@@ -18,8 +18,6 @@ from phibe.flow import Flow
 from phibe.metrics import moments
 from phibe.trajectories import Trajectories
 
-# -- states at common times --------------------------------------------------------------------------------------------
-
 
 class Marks(NamedTuple):
     """Times to compare marginals at: `times` (mark,); `places` (path, mark) are the numbers of each path's nearest
@@ -100,9 +98,6 @@ def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tenso
     steps = max(1, math.ceil(longest / flow.step - 1e-6)) if flow.step else 8
     unit = torch.tensor([0.0, 1.0], dtype=torch.float64)
     return Flow(own)._march(x, unit, [min(steps, 1000)], method, False)[:, -1]
-
-
-# -- densities -------------------------------------------------------------------------------------------------------
 
 
 Density = Callable[[Tensor], Tensor]

@@ -287,9 +287,6 @@ def motion(distances: list[Distance]) -> str:
     return f"The persistence forecast would be up to {most:.0f} times the floor away."
 
 
-# -- record ----------------------------------------------------------------------------------------------------------
-
-
 MARKS, FEW = 12, 24
 """Times that marginals are compared at, and paths of images, which take long to integrate."""
 

@@ -29,7 +29,7 @@ from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
 from phibe.training.loop import fit_network
-from phibe.training.runs import Fitted, Folder, about_flow, describe, identify, of_data
+from phibe.training.runs import Fitted, about_flow, identify, keep_solved, of_data
 from phibe.trajectories import Trajectories, split_paths
 
 # -- closed form -----------------------------------------------------------------------------------------------------
@@ -61,7 +61,9 @@ def fit_closed(
     value = None if check is None else _score(velocity, check, objective)
     flow = of_data(Fitted(velocity), data, objective)
     about = about_flow(velocity, flow, torch.float64) | {"trials": [trial.about() for trial in tried]}
-    _save(out, velocity, about, data, held_out, objective, config, value)
+    if out is not None:
+        identity = identify(data, held_out, about["network"], {"name": objective}, config)
+        keep_solved(out, velocity, about, identity, leads=_leads(), score=value)
     return flow
 
 
@@ -87,23 +89,6 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
         values = velocity.balanced(kind, *sample)
     weights = kind.weights(*sample)
     return float((weights * values).sum() / weights.sum())
-
-
-def _save(
-    out: str | Path | None,
-    velocity: nn.Module,
-    about: dict[str, Any],
-    data: Trajectories,
-    held_out: Trajectories | None,
-    objective: str,
-    config: FitConfig,
-    value: float | None = None,
-) -> None:
-    """In the folder, if there is one, unless the same run is there already; a folder with another run is refused."""
-    if out is not None:
-        folder = Folder(out, identify(data, held_out, describe(velocity), {"name": objective}, config), writes=_leads())
-        if not folder.finished:
-            folder.keep_solved(velocity, about, held_out=value)
 
 
 def _leads() -> bool:
@@ -269,8 +254,10 @@ def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any
         return replace(flow, labels=data.labels)
     flow = replace(fit_affine(data, plan.objective, noise=noise, knots=knots), labels=data.labels)
     assert isinstance(flow.velocity, nn.Module)
-    about, config = about_flow(flow.velocity, flow, data.states.dtype), replace(plan.config, held_out=0.0)
-    _save(out, flow.velocity, about, data, None, plan.objective, config)
+    if out is not None:
+        about, config = about_flow(flow.velocity, flow, data.states.dtype), replace(plan.config, held_out=0.0)
+        identity = identify(data, None, about["network"], {"name": plan.objective}, config)
+        keep_solved(out, flow.velocity, about, identity, leads=_leads())
     return flow
 
 
@@ -284,7 +271,7 @@ def _solved_on_all(model: Model, out: str | Path | None, *, knots: Any, ridge: f
         kinds = f"one of {', '.join(MODELS)}, a torch module or a basis"
         raise ValueError(f"`model` must be {kinds}; got {type(model).__name__}.")
     if knots is not None and model != "affine":
-        raise ValueError("`knots` are times for model='affine'; a basis of your own takes them by `bases.in_time`.")
+        raise ValueError("`knots` are times for model='affine'; a basis of your own takes them by `bases.InTime`.")
     if (ridge or blocks != 1) and not own_basis:
         raise ValueError("`ridge` and `blocks` are for a basis of your own, as `lift(polynomials(3))` of phibe.bases.")
     if own_basis and out is not None:
@@ -392,9 +379,6 @@ def _split(data: Trajectories, config: FitConfig) -> Automatic:
     count = max(1, round(len(data) * config.held_out)) if config.held_out else 0
     reason = "no fit sees them; the report judges by them" if count else "`held_out` is 0, so nothing can be checked"
     return Automatic("held out", f"{count} of {len(data)} paths", reason)
-
-
-# -- again, for a check ------------------------------------------------------------------------------------------------
 
 
 def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:

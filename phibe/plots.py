@@ -41,9 +41,6 @@ else:
     hv = Lazy("holoviews")
 
 
-# -- colours ---------------------------------------------------------------------------------------------------------
-
-
 COLORS = {
     "exact": "#111111",
     "phibe": "#0072b2",
@@ -352,9 +349,6 @@ def beside(*figures: Any) -> hv.Layout:
     """Figures in a row that share no axes."""
     shown = [figure.opts(responsive=True, min_width=240) for figure in figures]
     return hv.Layout(shown).cols(len(shown)).opts(shared_axes=False)
-
-
-# -- images ------------------------------------------------------------------------------------------------------------
 
 
 def filmstrip(

@@ -149,9 +149,6 @@ def _refitted(
         return None, [f"{missing} every other observation could not be fitted. {reason}"]
 
 
-# -- states to show ----------------------------------------------------------------------------------------------------
-
-
 FRAMES, SHOWN = 61, 400
 """Times and paths to show."""
 
@@ -363,9 +360,6 @@ def _images(_: Quality, views: Views) -> list[Section]:
         f"{views.names[0]}. Details may differ, as the flow has no noise; both should look like frames of one video."
     )
     return [Section("Frames", figures, [], text, "frames")]
-
-
-# -- facts -------------------------------------------------------------------------------------------------------------
 
 
 def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:

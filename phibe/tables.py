@@ -54,9 +54,6 @@ def write_csv(path: Path, arrays: dict[str, np.ndarray], more: Sequence[str] = (
     return path
 
 
-# -- from a file -------------------------------------------------------------------------------------------------------
-
-
 class Table(NamedTuple):
     """Columns of numbers, or of text (dtype object), and what to call a row in a message, e.g. `line 7`."""
 

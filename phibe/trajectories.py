@@ -248,9 +248,6 @@ class Windows(NamedTuple):
     dt: Tensor
 
 
-# -- names and units ---------------------------------------------------------------------------------------------------
-
-
 class Label(NamedTuple):
     """A name and a unit, written `x [m]`; the unit may be empty."""
 
@@ -282,9 +279,6 @@ class Labels(NamedTuple):
     def texts(self, size: int = 0) -> list[str]:
         """Of the time and of each coordinate: their own, or x[0], x[1], … for `size` of them where there are none."""
         return [str(self.time), *(map(str, self.state) if self.state else (f"x[{i}]" for i in range(size)))]
-
-
-# -- what must hold ----------------------------------------------------------------------------------------------------
 
 
 def _validate(data: Trajectories) -> None:
@@ -333,9 +327,6 @@ def _check_finite(data: Trajectories) -> None:
                 fix = "Drop the path, cut it there (`lengths`), or fill the value."
                 raise ValueError(f"`states` must be finite; {where}. {fix}")
         start += len(block)
-
-
-# -- arrays of numpy, xarray or torch, as tensors ----------------------------------------------------------------------
 
 
 def _from_xarray(array: Any) -> tuple[Any, Any]:

@@ -25,8 +25,6 @@ from phibe.systems.sde import SDE, Diffusion, Distribution, matrix_divergence
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# -- interpolation -----------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
@@ -121,9 +119,6 @@ def solve_fokker_planck(
     parts = (torch.from_numpy(part) for part in (np.stack(densities), velocities))
     rho, v = (part.reshape(len(times), *grid.shape, *part.shape[2:]) for part in parts)
     return GridSolution(grid.axes, times, rho, v)
-
-
-# -- the grid ------------------------------------------------------------------------------------------------------
 
 
 class _Grid(NamedTuple):

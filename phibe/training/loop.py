@@ -280,9 +280,6 @@ def judge(now: Progress, scores: Scores) -> bool:
     return better
 
 
-# -- the objective as a module -----------------------------------------------------------------------------------------
-
-
 class Loss(nn.Module):
     """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
 
@@ -325,9 +322,6 @@ class ObjectiveModule(Loss):
             if self.balance:
                 return self.network.balanced(function, *sample, given=given, **options)  # type: ignore[operator]
             return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
-
-
-# -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 class Task(Protocol[Result]):
@@ -395,9 +389,6 @@ class VelocityTask:
 
     def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
         check_network(network, x, t, objective=self.name)
-
-
-# -- when a step fails -------------------------------------------------------------------------------------------------
 
 
 class Diverged(ArithmeticError):

@@ -138,9 +138,6 @@ def split_samples(
     return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
 
 
-# -- batches ---------------------------------------------------------------------------------------------------------
-
-
 PROBES, INPUT, DRAWN = 1, 2, 3
 """Purposes of random numbers, each with its own stream."""
 
