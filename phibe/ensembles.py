@@ -129,8 +129,8 @@ def fit_density(x: Tensor) -> FittedDensity:
 
 
 def _gaussian(x: Tensor) -> Density:
-    mean, covariance = moments(x)
-    return torch.distributions.MultivariateNormal(mean, _regular(covariance)).log_prob
+    found = moments(x)
+    return torch.distributions.MultivariateNormal(found.mean, _regular(found.covariance)).log_prob
 
 
 def _kernel(x: Tensor) -> Density:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phibe.calculus import Velocity, dot
+from phibe.systems.ou import Gaussian
 
 # -- errors of velocities ----------------------------------------------------------------------------------------------
 
@@ -67,18 +68,11 @@ def _square_gap(estimate: Velocity, truth: Velocity, x: Tensor, t: float) -> Ten
 # -- distances between distributions -----------------------------------------------------------------------------------
 
 
-class Moments(NamedTuple):
-    """`mean` (d,) and `covariance` (d, d)."""
-
-    mean: Tensor
-    covariance: Tensor
-
-
-def moments(x: Tensor) -> Moments:
-    """Mean and (unbiased) covariance of samples (n, *state), flattened."""
+def moments(x: Tensor) -> Gaussian:
+    """The Gaussian with the mean and (unbiased) covariance of samples (n, *state), flattened."""
     flat = x.flatten(1).double()
     centred = flat - flat.mean(0)
-    return Moments(flat.mean(0), centred.mT @ centred / (len(flat) - 1))
+    return Gaussian(flat.mean(0), centred.mT @ centred / (len(flat) - 1))
 
 
 def gaussian_w2(a: Any, b: Any) -> float:

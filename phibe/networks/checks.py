@@ -226,13 +226,10 @@ def _explained(network: nn.Module, where: str) -> Iterator[None]:
     names = {module: _name(path, module) for path, module in network.named_modules()}
     inside: list[str] = []
 
-    def enter(module: nn.Module, _: Any) -> None:
-        inside.append(names[module])
-
-    def leave(*_: Any) -> None:
+    def leave(*_: Any) -> None:  # a hook that returned something would change the output
         inside.pop()
 
-    handles = [module.register_forward_pre_hook(enter) for module in names]
+    handles = [module.register_forward_pre_hook(lambda module, _: inside.append(names[module])) for module in names]
     handles += [module.register_forward_hook(leave) for module in names]
     try:
         yield

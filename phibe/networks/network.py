@@ -16,6 +16,12 @@ from phibe.trajectories import Trajectories
 ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus}
 
 
+def keywords(scope: dict[str, Any]) -> dict[str, Any]:
+    """Of the `locals()` at the beginning of a network's `__init__`, its arguments, as in JSON."""
+    own = {name: value for name, value in scope.items() if name not in ("self", "state_shape", "__class__")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+
+
 class Network(nn.Module):
     """What the networks here share: the shape of a state, and the `arguments` (plain JSON) that rebuild them."""
 

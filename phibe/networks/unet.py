@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phibe.networks.network import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network, keywords
 
 
 class UNet(Network):
@@ -36,17 +36,7 @@ class UNet(Network):
         time: bool = True,
         activation: str = "silu",
     ):
-        super().__init__(
-            state_shape,
-            channels=channels,
-            multipliers=list(multipliers),
-            blocks=blocks,
-            patch=patch,
-            padding=padding,
-            condition_channels=condition_channels,
-            time=time,
-            activation=activation,
-        )
+        super().__init__(state_shape, **keywords(locals()))
         factor = patch * 2 ** (len(multipliers) - 1)
         if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
             wanted = f"states (channels, height, width) with sides divisible by {factor}"
