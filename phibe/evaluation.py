@@ -280,10 +280,8 @@ def motion(distances: list[Distance]) -> str:
         return ""
     most = max(d.persistence / d.floor for d in distances)
     if most < NEAR:
-        return (
-            f"The marginals hardly change: the persistence forecast is at most {most:.1f} times the floor away. They "
-            "alone cannot tell a flow from no motion here; the held-out objective can."
-        )
+        still = f"The marginals hardly change: the persistence forecast is at most {most:.1f} times the floor away."
+        return f"{still} They alone cannot tell a flow from no motion here; the held-out objective can."
     return f"The persistence forecast would be up to {most:.0f} times the floor away."
 
 

@@ -306,11 +306,8 @@ def window_length(data: Trajectories) -> int | None:
 
 def _windows(data: Trajectories, length: int) -> Automatic:
     plural = "one path" if len(data) == 1 else f"{len(data)} paths"
-    reason = (
-        f"{plural} cannot show how a distribution changes: cut into windows of {length} observations, taken to be of a "
-        "stationary process, with a velocity that is the same at all times"
-    )
-    return Automatic("windows", f"{length}", reason)
+    stationary = f"cut into windows of {length} observations, taken to be of a stationary process"
+    return Automatic("windows", f"{length}", f"{plural} cannot show how a distribution changes: {stationary}")
 
 
 def _time(data: Trajectories) -> tuple[bool, Automatic]:
@@ -360,9 +357,7 @@ def budget(data: Trajectories, model: Model) -> tuple[FitConfig, Automatic | Non
     batch = 256 if math.prod(data.state_shape) <= 64 else 32
     steps = int(min(10_000, max(1000, 30 * transitions / batch)))
     config = FitConfig(steps=steps, batch=batch, ema=0.99, held_out=share, patience=15)
-    reason = (
-        f"{transitions} transitions, at most 30 times each, in batches of {batch}; stops when held-out paths say so"
-    )
+    reason = f"{transitions} transitions, at most 30 times each, in batches of {batch}, until held-out paths say stop"
     return config, Automatic("budget", f"{steps} steps", reason)
 
 

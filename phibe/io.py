@@ -328,11 +328,9 @@ def _gaps(data: Trajectories) -> str:
     long = (data._path_times().diff(dim=1) > GAP * data.typical_step) & data._observed(2)
     if not long.any():
         return ""
-    path, index = (int(i) for i in long.nonzero()[0])
-    return (
-        f"{int(long.sum())} steps are longer than {GAP:g} median ones, the first in path {path} after time index "
-        f"{index}: gaps? --missing split cuts there"
-    )
+    path, index = long.nonzero()[0].tolist()
+    first = f"the first in path {path} after time index {index}"
+    return f"{int(long.sum())} steps are longer than {GAP:g} median ones, {first}: gaps? --missing split cuts there"
 
 
 def _odd_values(data: Trajectories, name: str, values: Tensor) -> str:
@@ -348,11 +346,10 @@ def _odd_values(data: Trajectories, name: str, values: Tensor) -> str:
     places = data._observed().nonzero()
     if not (float(spread) > 0 and far.any() and len(values) == len(places)):
         return ""
-    path, index = (int(i) for i in places[int(far.int().argmax())])
-    return (
-        f"{name} has {int(far.sum())} values further than {FAR:g} spreads from its median, the first "
-        f"{float(values[far][0]):g} in path {path} at time index {index}: outliers, or codes for missing ones?"
-    )
+    path, index = places[int(far.int().argmax())].tolist()
+    first = f"the first {float(values[far][0]):g} in path {path} at time index {index}"
+    found = f"{name} has {int(far.sum())} values further than {FAR:g} spreads from its median, {first}"
+    return f"{found}: outliers, or codes for missing ones?"
 
 
 def _repeats(data: Trajectories) -> str:

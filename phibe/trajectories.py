@@ -69,10 +69,9 @@ class Trajectories:
     def __repr__(self) -> str:
         ragged = "" if self.lengths is None else f", ragged {int(self.lengths.min())}–{int(self.lengths.max())}"
         own = "" if self.shared_times else "own times, "
-        return (
-            f"Trajectories({len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}, "
-            f"{own}t from {self.interval[0]:g} to {self.interval[1]:g}, {self.states.dtype})"
-        )
+        what = f"{len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}"
+        when = "{}t from {:g} to {:g}".format(own, *self.interval)
+        return f"Trajectories({what}, {when}, {self.states.dtype})"
 
     @property
     def state_shape(self) -> tuple[int, ...]:

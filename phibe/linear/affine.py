@@ -159,12 +159,9 @@ def _solve_times(found: Sums) -> tuple[Tensor, Tensor]:
     gram = found.gram[:, :d, :d] / n
     inverse, rank = pseudo_inverse(gram - mean @ mean.mT, floor=1e-11 * gram.diagonal(dim1=1, dim2=2))
     if (deficient := rank < d).any():
-        where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3])
-        warnings.warn(
-            f"The states span fewer than {d} dimensions at {where}{' …' if deficient.sum() > 3 else ''}: "
-            "the affine field there is the one of smallest norm among many.",
-            stacklevel=3,
-        )
+        where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3]) + " …" * (int(deficient.sum()) > 3)
+        smallest = "the affine field there is the one of smallest norm"
+        warnings.warn(f"The states span fewer than {d} dimensions at {where}: {smallest}.", stacklevel=3)
     matrix = (inverse @ right).mT
     return matrix, (pull.mT - matrix @ (mean + found.shift[:, None]))[..., 0]
 

@@ -254,9 +254,8 @@ class Validation:
 def judge(now: Progress, scores: Scores) -> bool:
     """Note in the progress what the scores mean; True if they are the best so far.
 
-    A finite sample does not bound the objective from below: a flexible network can lower it at the training points for
-    ever, while the velocity gets worse. The objective of v = 0 is 0, so that |best| is a natural unit: training and
-    held-out objective have parted when their gap exceeds it by three standard errors.
+    A flexible network can lower the objective at the training points for ever, while the velocity gets worse. That of
+    v = 0 is 0, so |best| is a natural unit: both objectives have parted when their gap exceeds it by three errors.
     """
     if scores.held_out is None:
         return True
@@ -270,13 +269,11 @@ def judge(now: Progress, scores: Scores) -> bool:
         now.warned = True
         differentiates = scores.jacobian_dx is not None
         unbounded = "A finite sample does not bound this objective from below ('symmetric' it does). " * differentiates
-        warnings.warn(
-            f"At step {now.step} the training and the held-out objective have parted: {scores.train:.4g} against "
-            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
-            "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
-            "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
-            stacklevel=7,  # the caller of `phibe.fit`
-        )
+        seen = f"{scores.train:.4g} against {scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step})"
+        noise = f"{unbounded}The network has begun to fit the noise of its sample; the best weights are kept."
+        fix = "Stop early (`patience`), regularise (`weight_decay`, `ema`, `input_noise`), or bring more paths."
+        parted = f"At step {now.step} the training and the held-out objective have parted: {seen}. {noise} {fix}"
+        warnings.warn(parted, stacklevel=7)  # the caller of `phibe.fit`
     return better
 
 
@@ -410,9 +407,6 @@ def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder
     where = zip(*(part.tolist() for part in batches.samples.where(bad)), strict=True)
     places = [f"(path {path}, time {time})" for path, time in where]
     what = f"objective of {len(bad)} of {len(values)} samples, at {', '.join(places[:3])}," if places else "gradient"
-    message = (
-        f"At step {step} the {what} is not finite (batch: samples {', '.join(map(str, index[:5].tolist()))} …). The "
-        f"last good weights are in {kept or 'the `flow` of this error'}. Lower `learning_rate`, set `clip`, or "
-        "regularise (`weight_decay`, `ema`)."
-    )
-    return Diverged(message, step, index)
+    weights = f"The last good weights are in {kept or 'the `flow` of this error'}."
+    fix = "Lower `learning_rate`, set `clip`, or regularise (`weight_decay`, `ema`)."
+    return Diverged(f"At step {step} the {what} is not finite. {weights} {fix}", step, index)
