@@ -64,9 +64,8 @@ def hats(t: Tensor, knots: Tensor) -> Tensor:
 def place_knots(data: Trajectories, count: int) -> Tensor:
     """Knots in [0, 1] so that mean and spread move equally far between any two, in standard units.
 
-    Time is cut into bins; where nothing but noise moves, the knots are even. As a fifth of the weight is even in any
-    case, no stretch of time is without one. Two knots are never closer than three typical steps (if even ones are not):
-    in a shorter stretch, above all the first, where central differences see nothing of t = 0, too little is seen.
+    Time is cut into bins; where nothing but noise moves, the knots are even. A fifth of the weight is even in any case.
+    Two knots are never closer than three typical steps (if even ones are not): a shorter stretch sees too little.
     """
     even, bins = torch.linspace(0, 1, count, dtype=torch.float64), 32
     if count < 3:

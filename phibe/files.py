@@ -230,9 +230,6 @@ def lock(handle: int, path: Path) -> bool:
     return True
 
 
-# -- named arrays ------------------------------------------------------------------------------------------------------
-
-
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
     """Write named arrays to `.npz`, `.nc` or `.zarr`, or those named `states` alone to `.npy`, atomically."""
     path = _known(path)

@@ -117,9 +117,6 @@ def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
     return write_csv(path, named, list(more)) if path.suffix == ".csv" else write_arrays(path, named)
 
 
-# -- arrays ------------------------------------------------------------------------------------------------------------
-
-
 def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
     """From arrays named `states`, `times` and, if there are any, `lengths` and `labels`."""
     text = arrays.get("labels")

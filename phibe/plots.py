@@ -424,9 +424,6 @@ _PLAY = """
 _WRAP = ":host { flex-wrap: wrap; } :host > * { flex: 1 1 280px; }"
 
 
-# -- helpers -----------------------------------------------------------------------------------------------------------
-
-
 def _framed(layers: Sequence[Any], **options: Any) -> hv.Overlay:
     """Layers over one pair of axes, in the size and with the tools of every figure."""
     if "title" in options:  # HoloViews formats titles

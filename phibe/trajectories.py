@@ -52,16 +52,13 @@ class Trajectories:
         _validate(self)
 
     def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None, labels: Labels) -> Trajectories:
-        for name, value in (("states", states), ("times", times), ("lengths", lengths), ("labels", labels)):
-            object.__setattr__(self, name, value)
+        vars(self).update(states=states, times=times, lengths=lengths, labels=labels)
         return self
 
     def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
         """The same kind of object around parts of data that is already known to be valid."""
         labels = self.labels if states.shape[2:] == self.states.shape[2:] else Labels()
         return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)
-
-    # -- what is there ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.states.shape[0]
@@ -115,8 +112,6 @@ class Trajectories:
         """(path, time − width + 1): does a window of that width start here and stay inside the path?"""
         starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
         return starts + width <= self._ends[:, None]
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, paths: int | slice | Tensor) -> Trajectories:
         """The chosen paths, as a view where the choice is a slice; `data[7]` is still a `Trajectories`, of one path."""
@@ -204,8 +199,8 @@ class Trajectories:
     def cut(self, length: int) -> Trajectories:
         """Pieces of `length` consecutive observations as paths of their own, e.g. of one long stationary path.
 
-        A piece begins with the observation that ends the piece before it, so that every transition is in exactly one
-        piece (a window of three across a cut is in none). The last piece of a path may be shorter.
+        A piece begins with the observation that ends the one before, so that every transition is in exactly one. The
+        last piece of a path may be shorter.
 
         >>> Trajectories(torch.arange(5.0).reshape(1, 5, 1), torch.arange(5)).cut(3).states[..., 0]
         tensor([[0., 1., 2.],

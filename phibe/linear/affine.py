@@ -76,11 +76,10 @@ def fit_affine(
 ) -> Flow:
     """The affine field at each observation time that minimises the objective   [paper: affine velocity field].
 
-    Solved with the pseudo-inverse. `noise` is σ² for `isotropic` (default: estimated). A time that the objective cannot
-    see, as `symmetric` the first and the last, takes the field of the nearest that it can. When paths have times of
-    their own, few start at the same instant: pass `knots`, and the field is piecewise linear in time between them,
-    fitted to all samples at once. An iterable of blocks of paths is read once, so that data may be simulated or loaded
-    as it is used; an `executor` of `concurrent.futures` sums the blocks side by side.
+    `noise` is σ² for `isotropic` (default: estimated). A time that the objective cannot see, as `symmetric` the first
+    and the last, takes the field of the nearest that it can. For paths with times of their own pass `knots`: the field
+    is then piecewise linear in time between them, fitted to all samples at once. An iterable of blocks of paths is read
+    once, so that data may be simulated or loaded as it is used; an `executor` sums the blocks side by side.
 
     >>> from phibe.systems.ou import OU
     >>> blocks = (OU.reversible().simulate(paths=1000, times=[0.0, 0.1, 0.2], seed=i) for i in range(5))

@@ -78,10 +78,9 @@ def fit_basis(
     """The combination of basis fields that minimises the objective, H_N θ = c_N   [paper: fixed linear-basis models].
 
     H_N is the mean of ΨᵀΨ and c_N that of ψ_ℓ·u + ½ Σ q dᵀ(∇ψ_ℓ)d over the samples (`weighted` by the objective's
-    weights), with its targets and directions. `ridge` adds a multiple of the identity to H_N. Where H_N is singular the
-    solution of smallest norm is taken, with a warning. With more `blocks` than one the field also knows its standard
-    errors: the data falls into so many, groups of paths or, of few paths, stretches of them, that are taken to be
-    independent; it may also come in blocks. An `executor` of `concurrent.futures` sums them side by side.
+    weights). `ridge` adds a multiple of the identity to H_N. Where H_N is singular the solution of smallest norm is
+    taken, with a warning. With more `blocks` than one (see `Trajectories.blocks`; the data may also come in blocks) the
+    field knows its standard errors. An `executor` of `concurrent.futures` sums them side by side.
 
     >>> from phibe.bases import lift, polynomials
     >>> from phibe.systems.ou import OU
@@ -288,8 +287,7 @@ def best(tried: Sequence[Trial]) -> Trial:
 def choose(tried: Sequence[Trial], found: dict[int, Folds], data: Trajectories) -> Normalised:
     """Of the best by the objective, the one whose flow keeps closest to the observed marginals; of equals the smallest.
 
-    The objective weighs errors where the data is. Integrated, an error may lead to where there is none, and there a
-    polynomial or a wave says anything: so the flows of the few best are integrated from the first times to the last.
+    The objective weighs errors where the data is; integrated, an error may lead to where there is none.
     """
     ranked = sorted(tried, key=lambda trial: trial.mean)
     limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)

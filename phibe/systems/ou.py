@@ -99,8 +99,6 @@ class OU:
     def dimension(self) -> int:
         return self.A.shape[0]
 
-    # -- the SDE ---------------------------------------------------------------------------------------------------
-
     def drift(self, x: Tensor, t: Tensor | float = 0.0) -> Tensor:
         """b(x) = A(x − μ)."""
         return _apply(self.A, x - self.mu)

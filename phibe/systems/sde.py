@@ -63,9 +63,6 @@ def boltzmann(*potentials: Potential) -> ExplicitDistribution:
     return ExplicitDistribution(log_density, sample)
 
 
-# -- the SDE -----------------------------------------------------------------------------------------------------------
-
-
 class Diffusion(Protocol):
     """dX = b(X)dt + σ(X)dB, by b and Σ = σσᵀ: `SDE`, `OU`, or a system of one's own."""
 

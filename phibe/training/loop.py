@@ -193,9 +193,6 @@ def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -
         kept.copy_(present)
 
 
-# -- validation --------------------------------------------------------------------------------------------------------
-
-
 LEAST, MOST = 256, 16384
 """Held-out samples of an evaluation, always the same: a third of those trained on since the last one."""
 
@@ -280,8 +277,7 @@ def judge(now: Progress, scores: Scores) -> bool:
 class Loss(nn.Module):
     """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
 
-    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
-    the spread of the states as the network knows it.
+    `facts` tell two losses apart, in JSON; `jacobian` says whether it differentiates in x, `scale` is that of states.
     """
 
     network: nn.Module
