@@ -354,7 +354,7 @@ def _writable(array: Any, name: str) -> np.ndarray:
         ragged = "Paths of different lengths? Pad them and pass `lengths`."
         raise ValueError(f"`{name}` must be one array of numbers. {ragged} ({error})") from error
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"`{name}` must hold numbers; got dtype {array.dtype}. Convert dates to seconds or days?")
+        raise ValueError(f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days?")
     if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if any(stride < 0 for stride in array.strides):

@@ -110,7 +110,7 @@ class TimeEmbedding(nn.Module):
 def join(x: Tensor, condition: Tensor | None, wanted: int) -> Tensor:
     """The state with its condition as further channels, of which a network takes so many."""
     if (got := 0 if condition is None else condition.shape[-3]) != wanted:
-        raise ValueError(f"A condition of {wanted} channels is needed; got {got}. Call `net.conditioned(c)(x, t)`.")
+        raise ValueError(f"This network takes a condition of {wanted} channels; got {got}. Call `net.conditioned(c)`.")
     return x if condition is None else torch.cat([x, condition.expand(len(x), *condition.shape[-3:])], dim=1)
 
 
