@@ -180,7 +180,7 @@ class Flow:
         solved = odeint_dense(lambda s, x: sign * v(x, sign * s), x0, *ends, **precision)
 
         def state(t: Tensor) -> Tensor:
-            states = [solved(sign * s).to(x0.dtype) for s in t.reshape(-1)]
+            states = [solved(sign * s).to(x0.dtype) for s in t.to(x0.device).reshape(-1)]
             return torch.stack(states, dim=1) if t.ndim else states[0]
 
         return state
