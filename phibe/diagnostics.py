@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -51,7 +51,6 @@ class Diagnosis:
     circulation_error: float
     memory: float
     memory_score: float
-    verdicts: dict[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> EstimatorError:
@@ -60,6 +59,25 @@ class Diagnosis:
         least = min(error.total for error in known)
         close = [error for error in known if error.total <= 1.1 * least]
         return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """An answer to each question."""
+        noise = min(error.noise for error in self.errors)
+        bias = min((error.bias for error in self.errors if error.every == 1), default=math.inf)
+        memory = self.memory_score > SURE**2 and self.memory > 0.05
+        kind = "circulating" if self.circulation > SURE * self.circulation_error else "reversible"
+        rate = f"{self.circulation:.3g} ± {self.circulation_error:.2g} rad per time"
+        return {
+            "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {self.step:.4g} leaves a bias of {bias:.0%} of the drift"
+            if noise < COARSE and math.isfinite(bias)
+            else "unknown: the noise hides the bias",
+            "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
+            "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {self.memory:.1%} to what the present "
+            f"explains (mean square score {self.memory_score:.1f})",
+            "circulation": "reversible: one dimension" if not self.circulation_error else f"{kind}: {rate}",
+            "advice": _advice(self.best, bias=bias, noise=noise, memory=memory),
+        }
 
     def __str__(self) -> str:
         rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
@@ -103,8 +121,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         errors = [e for name in ESTIMATORS for e in estimator_errors(name, blocks, lift(features), probes, unit)]
         turning = _fitted(blocks, lift(affine), "symmetric")
     rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
-    found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
-    return replace(found, verdicts=_verdicts(found, d))
+    return Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
 
 
 # -- what is looked at -------------------------------------------------------------------------------------------------
@@ -258,24 +275,6 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
     error = _block_variance(inverse @ (moments - gram @ theta)).sqrt()[:p]
     gain = float((theta * moments.sum(0))[:p].sum())
     return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
-
-
-def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
-    noise = min(error.noise for error in found.errors)
-    bias = min((error.bias for error in found.errors if error.every == 1), default=math.inf)
-    memory = found.memory_score > SURE**2 and found.memory > 0.05
-    kind = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
-    rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
-    return {
-        "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
-        if noise < COARSE and math.isfinite(bias)
-        else "unknown: the noise hides the bias",
-        "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
-        "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
-        f"explains (mean square score {found.memory_score:.1f})",
-        "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
-        "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
-    }
 
 
 def _graded(part: float, good: str, bad: str) -> str:
