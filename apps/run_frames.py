@@ -15,7 +15,7 @@ from torch import Tensor
 
 from phibe.evaluation import open_source
 from phibe.flow import Flow
-from phibe.report import Views, names_of
+from phibe.report import Views
 from phibe.training.runs import open_flow
 
 BINS, ARROWS = 32, 60
@@ -40,7 +40,7 @@ def opened(run: Run, method: str, stamp: float) -> tuple[Views, Flow, list[str]]
     with LOCK:
         data = open_source(run.folder)
         flow = open_flow(run.folder)
-        return Views.of(flow, data, method=method), flow, names_of(data)
+        return Views.of(flow, data, method=method), flow, data.labels.texts(data.state_shape[0])
 
 
 def views(setting: Setting) -> tuple[Views, Flow, list[str]]:

@@ -9,7 +9,7 @@ import torch
 from flow_setting import EXACT, FRAMES, PARTICLES, Setting, knots_in_time, resample, second, simulate
 from torch import Tensor
 
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, polynomials
 from phibe.calculus import Velocity
 from phibe.flow import Flow
 from phibe.linear.basis import fit_basis
@@ -74,7 +74,7 @@ def estimate(solution: GridSolution, seen: Trajectories, estimator: str, degree:
     if estimator == EXACT:
         return Flow(_held(solution.velocity), seen.interval)
     count = min(KNOTS, len(seen.times) // 4)  # a few observations between two knots
-    basis = lift(in_time(polynomials(degree), knots_in_time(seen.times, estimator, count)))
+    basis = lift(InTime(polynomials(degree), knots_in_time(seen.times, estimator, count)))
     flow = fit_basis(seen, basis, estimator)
     return Flow(_held(flow.velocity), seen.interval)
 

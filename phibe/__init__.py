@@ -6,67 +6,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time a name is imported when it is first asked for
-    from phibe.diagnostics import diagnose
-    from phibe.evaluation import evaluate
-    from phibe.fitting import fit
-    from phibe.flow import Flow
-    from phibe.io import open_data, save_data
-    from phibe.objectives import OBJECTIVES, isotropic, phibe, regression, symmetric
-    from phibe.report import write_report
-    from phibe.systems.ou import OU
-    from phibe.training.config import FitConfig
-    from phibe.training.runs import open_flow, save_flow
-    from phibe.trajectories import Trajectories
-    from phibe.widget import explore
+    from phibe.diagnostics import diagnose as diagnose
+    from phibe.evaluation import evaluate as evaluate
+    from phibe.fitting import fit as fit
+    from phibe.flow import Flow as Flow
+    from phibe.io import open_data as open_data
+    from phibe.io import save_data as save_data
+    from phibe.objectives import OBJECTIVES as OBJECTIVES
+    from phibe.objectives import isotropic as isotropic
+    from phibe.objectives import phibe as phibe
+    from phibe.objectives import regression as regression
+    from phibe.objectives import symmetric as symmetric
+    from phibe.report import write_report as write_report
+    from phibe.systems.ou import OU as OU
+    from phibe.training.config import FitConfig as FitConfig
+    from phibe.training.runs import open_flow as open_flow
+    from phibe.training.runs import save_flow as save_flow
+    from phibe.trajectories import Trajectories as Trajectories
+    from phibe.widget import explore as explore
 
 __version__ = "0.1.0"
-__all__ = [
-    "OBJECTIVES",
-    "OU",
-    "FitConfig",
-    "Flow",
-    "Trajectories",
-    "diagnose",
-    "evaluate",
-    "explore",
-    "fit",
-    "isotropic",
-    "open_data",
-    "open_flow",
-    "phibe",
-    "regression",
-    "save_data",
-    "save_flow",
-    "symmetric",
-    "write_report",
-]
 
 _HOMES = {
     "phibe.diagnostics": ("diagnose",),
     "phibe.evaluation": ("evaluate",),
     "phibe.fitting": ("fit",),
     "phibe.flow": ("Flow",),
-    "phibe.io": (
-        "open_data",
-        "save_data",
-    ),
-    "phibe.objectives": (
-        "OBJECTIVES",
-        "isotropic",
-        "phibe",
-        "regression",
-        "symmetric",
-    ),
+    "phibe.io": ("open_data", "save_data"),
+    "phibe.objectives": ("OBJECTIVES", "isotropic", "phibe", "regression", "symmetric"),
     "phibe.report": ("write_report",),
     "phibe.systems.ou": ("OU",),
     "phibe.training.config": ("FitConfig",),
-    "phibe.training.runs": (
-        "open_flow",
-        "save_flow",
-    ),
+    "phibe.training.runs": ("open_flow", "save_flow"),
     "phibe.trajectories": ("Trajectories",),
     "phibe.widget": ("explore",),
 }
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

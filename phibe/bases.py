@@ -38,16 +38,11 @@ def _monomials(degree: int, x: Tensor, t: Tensor) -> Tensor:
     return torch.stack(values, dim=1)
 
 
-# -- in time -----------------------------------------------------------------------------------------------------------
-
-
-def in_time(features: Features, knots: Tensor) -> Features:
-    """Features whose weights are piecewise linear in time between `knots`: (n, K) → (n, len(knots)·K)."""
-    return InTime(features, knots)
-
-
 class InTime:
-    """h_j(t) φ_k(x, t); a fit that knows `knots` needs only the two hats that are not zero at a time."""
+    """Features with weights piecewise linear in time between `knots`, h_j(t) φ_k(x, t): (n, K) → (n, len(knots)·K).
+
+    A fit that knows them needs only the two hats that are not zero at a time.
+    """
 
     def __init__(self, features: Features, knots: Tensor):
         self.features, self.knots = features, knots
@@ -69,9 +64,8 @@ def hats(t: Tensor, knots: Tensor) -> Tensor:
 def place_knots(data: Trajectories, count: int) -> Tensor:
     """Knots in [0, 1] so that mean and spread move equally far between any two, in standard units.
 
-    Time is cut into bins; where nothing but noise moves, the knots are even. As a fifth of the weight is even in any
-    case, no stretch of time is without one. Two knots are never closer than three typical steps (if even ones are not):
-    in a shorter stretch, above all the first, where central differences see nothing of t = 0, too little is seen.
+    Time is cut into bins; where nothing but noise moves, the knots are even. A fifth of the weight is even in any case.
+    Two knots are never closer than three typical steps (if even ones are not): a shorter stretch sees too little.
     """
     even, bins = torch.linspace(0, 1, count, dtype=torch.float64), 32
     if count < 3:
@@ -101,9 +95,6 @@ def place_knots(data: Trajectories, count: int) -> Tensor:
         return even
     mixed = ((least - gaps) / (gap - gaps))[gaps < least]  # as much of the even knots as parts all of them by `least`
     return torch.lerp(knots, even, max(mixed.tolist(), default=0.0))
-
-
-# -- vector fields -----------------------------------------------------------------------------------------------------
 
 
 def lift(features: Features) -> Basis:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from phibe.bases import Basis, Features, in_time, lift, polynomials
+from phibe.bases import Basis, Features, InTime, lift, polynomials
 from phibe.linear.basis import BasisField, fit_basis, pseudo_inverse
 from phibe.metrics import matrix_root
 from phibe.objectives import find_objective
@@ -23,8 +23,6 @@ ESTIMATORS = ("phibe", "symmetric", "symmetric2")
 COORDINATES, BLOCKS = 6, 20
 FINE, COARSE = 0.1, 0.25  # errors below and above these fractions of the drift are called small and large
 SURE = 3.0  # standard errors
-
-# -- the diagnosis -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class Diagnosis:
     circulation_error: float
     memory: float
     memory_score: float
-    verdicts: dict[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> EstimatorError:
@@ -62,6 +59,25 @@ class Diagnosis:
         least = min(error.total for error in known)
         close = [error for error in known if error.total <= 1.1 * least]
         return min(close, key=lambda error: (error.every, find_objective(error.objective).width, error.total))
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """An answer to each question."""
+        noise = min(error.noise for error in self.errors)
+        bias = min((error.bias for error in self.errors if error.every == 1), default=math.inf)
+        memory = self.memory_score > SURE**2 and self.memory > 0.05
+        kind = "circulating" if self.circulation > SURE * self.circulation_error else "reversible"
+        rate = f"{self.circulation:.3g} ± {self.circulation_error:.2g} rad per time"
+        return {
+            "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {self.step:.4g} leaves a bias of {bias:.0%} of the drift"
+            if noise < COARSE and math.isfinite(bias)
+            else "unknown: the noise hides the bias",
+            "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
+            "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {self.memory:.1%} to what the present "
+            f"explains (mean square score {self.memory_score:.1f})",
+            "circulation": "reversible: one dimension" if not self.circulation_error else f"{kind}: {rate}",
+            "advice": _advice(self.best, bias=bias, noise=noise, memory=memory),
+        }
 
     def __str__(self) -> str:
         rows = [f"  {name:12} {text}" for name, text in self.verdicts.items()]
@@ -87,14 +103,17 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
     data = _standardise(data[:: max(1, min(len(data) // BLOCKS, len(data) * data.states.shape[1] // 100_000))])
     d, blocks = data.state_shape[0], data.blocks(BLOCKS)
     if (shortest := min(block._shortest() for block in blocks)) < 5:
-        raise ValueError(
-            f"A diagnosis compares steps, so each of {BLOCKS} blocks of the data needs paths of five observations or "
-            f"more; here one has {shortest}. Bring longer paths, or more of them."
+        needed = (
+            f"each of {BLOCKS} blocks of the data needs paths of five observations or more; here one has {shortest}"
         )
+        raise ValueError(f"A diagnosis compares steps: {needed}. Bring longer paths, or more of them.")
     features = polynomials(degree or (3 if d <= 2 else 1))
     knots = torch.linspace(*data.interval, 6, dtype=torch.float64) if changes_with_time(data) else None
-    features, affine = (part if knots is None else in_time(part, knots) for part in (features, polynomials(1)))
-    probes = _probes(data)
+    features, affine = (part if knots is None else InTime(part, knots) for part in (features, polynomials(1)))
+    inside = data._observed()
+    x, t = data.states[inside], data._path_times()[inside]
+    chosen = torch.linspace(0, len(x) - 1, min(2000, len(x))).long()
+    probes = x[chosen], t[chosen]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # too few paths for the class is one of the verdicts
         drift = _fitted(blocks, lift(features), "regression")
@@ -102,8 +121,7 @@ def diagnose(data: Trajectories, *, degree: int | None = None) -> Diagnosis:
         errors = [e for name in ESTIMATORS for e in estimator_errors(name, blocks, lift(features), probes, unit)]
         turning = _fitted(blocks, lift(affine), "symmetric")
     rotation, past = circulation(turning, data, probes), memory(blocks, features, drift)
-    found = Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
-    return replace(found, verdicts=_verdicts(found, d))
+    return Diagnosis(len(data), data.typical_step, errors, *rotation, *past)
 
 
 # -- what is looked at -------------------------------------------------------------------------------------------------
@@ -137,14 +155,6 @@ def changes_with_time(data: Trajectories) -> bool:
         if bool(((a.mean(0) - b.mean(0)).abs() > 5 * error).any()):
             return True
     return False
-
-
-def _probes(data: Trajectories, count: int = 2000) -> tuple[Tensor, Tensor]:
-    """Some of the observed states, with their times."""
-    inside = data._observed()
-    x, t = data.states[inside], data._path_times()[inside]
-    chosen = torch.linspace(0, len(x) - 1, min(count, len(x))).long()
-    return x[chosen], t[chosen]
 
 
 def _rms(v: Tensor) -> float:
@@ -265,27 +275,6 @@ def memory(blocks: list[Trajectories], features: Features, drift: BasisField) ->
     error = _block_variance(inverse @ (moments - gram @ theta)).sqrt()[:p]
     gain = float((theta * moments.sum(0))[:p].sum())
     return max(0.0, gain) / present, float((theta[:p] / error).square().mean())
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
-def _verdicts(found: Diagnosis, d: int) -> dict[str, str]:
-    noise = min(error.noise for error in found.errors)
-    bias = min((error.bias for error in found.errors if error.every == 1), default=math.inf)
-    memory = found.memory_score > SURE**2 and found.memory > 0.05
-    kind = "circulating" if found.circulation > SURE * found.circulation_error else "reversible"
-    rate = f"{found.circulation:.3g} ± {found.circulation_error:.2g} rad per time"
-    return {
-        "step": f"{_graded(bias, 'fine', 'coarse')}: Δt = {found.step:.4g} leaves a bias of {bias:.0%} of the drift"
-        if noise < COARSE and math.isfinite(bias)
-        else "unknown: the noise hides the bias",
-        "sample": f"{_graded(noise, 'enough', 'few paths')}: the noise of v is {noise:.0%} of the drift",
-        "memory": f"{'not Markov' if memory else 'Markov'}: the past adds {found.memory:.1%} to what the present "
-        f"explains (mean square score {found.memory_score:.1f})",
-        "circulation": "reversible: one dimension" if d == 1 else f"{kind}: {rate}",
-        "advice": _advice(found.best, bias=bias, noise=noise, memory=memory),
-    }
 
 
 def _graded(part: float, good: str, bad: str) -> str:

@@ -8,34 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from phibe.calculus import divergence
+from phibe.calculus import times
 from phibe.flow import Flow
 from phibe.metrics import moments
 from phibe.trajectories import Trajectories
 
-# -- states at common times --------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Marks:
-    """Times to compare marginals at: `times` (mark,); `index` (path, mark) is each path's nearest observation.
-
-    Where a path has none near a mark, it is −1. With `elapsed` times count from the start of each path.
-    """
+class Marks(NamedTuple):
+    """Times to compare marginals at: `times` (mark,); `places` (path, mark) are the numbers of each path's nearest
+    observation, −1 where it has none near a mark."""
 
     times: Tensor
-    index: Tensor
-    elapsed: bool
-
-    def of(self, paths: slice) -> Marks:
-        """The same marks of some of the paths."""
-        return Marks(self.times, self.index[paths], self.elapsed)
+    places: Tensor
 
 
 def time_free(flow: Flow, data: Trajectories) -> bool:
@@ -52,7 +41,7 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
     """At most `count` marks over the observations first, first + every, …, evenly, the last one among them.
 
     On a grid that all paths share they are observed times. Else they are even in time, and stand for the observations
-    up to half-way to the next mark.
+    up to half-way to the next mark. With `elapsed` times count from the start of each path.
     """
     times, column = data._path_times(), torch.arange(data.states.shape[1])
     times = times - times[:, :1] if elapsed else times
@@ -63,20 +52,20 @@ def place_marks(data: Trajectories, count: int, *, elapsed: bool, every: int = 1
         columns = inside.any(0).nonzero()[:, 0]
         columns = columns[torch.linspace(0, len(columns) - 1, min(count, len(columns))).round().long()]
         index = torch.where(inside[:, columns], columns[None], -1)
-        return Marks(longest[columns], index, elapsed)
+        return Marks(longest[columns], index)
     seen = times[inside]
     steps = max(2, min(count, int(inside.sum(1).median())))
     edges = torch.linspace(float(seen.min()), float(seen.max()), steps + 1, dtype=torch.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     far = torch.where(inside[..., None], (times[..., None] - centres).abs(), torch.inf)
     distance, index = far.min(dim=1)
-    return Marks(centres, torch.where(distance <= (edges[1] - edges[0]) / 2, index, -1), elapsed)
+    return Marks(centres, torch.where(distance <= (edges[1] - edges[0]) / 2, index, -1))
 
 
 def observed(data: Trajectories, marks: Marks) -> Tensor:
     """The observed states at the marks, (path, mark, *state); NaN where there is none."""
-    states = data.states[torch.arange(len(data))[:, None], marks.index.clamp(min=0)]
-    states[marks.index < 0] = torch.nan
+    states = data.states[torch.arange(len(data))[:, None], marks.places.clamp(min=0)]
+    states[marks.places < 0] = torch.nan
     return states
 
 
@@ -87,18 +76,15 @@ def integrate(flow: Flow, data: Trajectories, marks: Marks, *, method: str | Non
     Every path has its own times: between two marks its state follows dx/ds = τ v(x, t + sτ) for s from 0 to 1. NaN
     where there was no observation, and from where the flow has diverged.
     """
-    places = data._path_times().gather(1, marks.index.clamp(min=0))
+    places = data._path_times().gather(1, marks.places.clamp(min=0))
     x, t, states = data.states[:, 0], data._path_times()[:, 0], []
-    for there, place in zip((marks.index >= 0).T, places.T, strict=True):
+    for there, place in zip((marks.places >= 0).T, places.T, strict=True):
         gap = torch.where(there, place - t, 0.0)
         x, t = _follow(flow, x, t, gap, method or flow.method), t + gap
-        states.append(torch.where(_beside(there, x), x, torch.nan))
-    return torch.stack(states, dim=1)
-
-
-def _beside(numbers: Tensor, x: Tensor) -> Tensor:
-    """One number a state, (n,), in a shape that multiplies states (n, *state)."""
-    return numbers.reshape(-1, *[1] * (x.ndim - 1))
+        states.append(x)
+    found = torch.stack(states, dim=1)
+    found[marks.places < 0] = torch.nan
+    return found
 
 
 def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tensor:
@@ -106,15 +92,12 @@ def _follow(flow: Flow, x: Tensor, t: Tensor, gap: Tensor, method: str) -> Tenso
     start, length = t.to(x.dtype), gap.to(x.dtype)
 
     def own(z: Tensor, s: Tensor) -> Tensor:
-        return _beside(length, z) * flow.velocity(z, start + s * length)
+        return times(flow.velocity(z, start + s * length), length)
 
     longest = float(gap.max())
     steps = max(1, math.ceil(longest / flow.step - 1e-6)) if flow.step else 8
     unit = torch.tensor([0.0, 1.0], dtype=torch.float64)
     return Flow(own)._march(x, unit, [min(steps, 1000)], method, False)[:, -1]
-
-
-# -- densities -------------------------------------------------------------------------------------------------------
 
 
 Density = Callable[[Tensor], Tensor]
@@ -146,8 +129,8 @@ def fit_density(x: Tensor) -> FittedDensity:
 
 
 def _gaussian(x: Tensor) -> Density:
-    mean, covariance = moments(x)
-    return torch.distributions.MultivariateNormal(mean, _regular(covariance)).log_prob
+    found = moments(x)
+    return torch.distributions.MultivariateNormal(found.mean, _regular(found.covariance)).log_prob
 
 
 def _kernel(x: Tensor) -> Density:
@@ -206,12 +189,7 @@ def generate_with_density(
     """
     if x0[0].numel() > 64:
         raise ValueError(f"The log-density takes a derivative for each coordinate; {x0[0].numel()} are too many (64).")
-
-    def augmented(z: Tensor, t: Tensor) -> Tensor:
-        y = z[:, 1:].reshape(x0.shape)
-        return torch.cat([-divergence(flow.velocity, y, t)[:, None], flow.velocity(y, t).flatten(1)], dim=1)
-
     z = torch.cat([start(x0)[:, None], x0.flatten(1)], dim=1)
-    both = replace(flow, velocity=augmented, labels=None).generate(z, times, **how)
+    both = flow.with_density(x0.shape).generate(z, times, **how)
     states = both.states[..., 1:].reshape(*both.states.shape[:2], *x0.shape[1:])
     return Trajectories(states, both.times, labels=flow.labels), both.states[..., 0]

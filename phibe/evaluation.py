@@ -22,8 +22,9 @@ from torch import Tensor
 from phibe.ensembles import Marks, integrate, observed, place_marks, time_free
 from phibe.files import write_json
 from phibe.flow import Flow
-from phibe.io import open_data
+from phibe.io import open_data, summary
 from phibe.metrics import Estimate, sliced_w2
+from phibe.networks.network import channels
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories
@@ -51,9 +52,8 @@ def open_source(folder: str | Path) -> Trajectories:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{note} cannot be read: {error}. Write it anew with `phibe report`.") from error
     if not path.exists():
-        raise ValueError(
-            f"The data of this run was {path}, which is no longer there. Moved? `phibe report {folder} --data FILE`."
-        )
+        moved = f"Moved? `phibe report {folder} --data FILE`."
+        raise ValueError(f"The data of this run was {path}, which is no longer there. {moved}")
     data = open_data(path, **options)
     if fingerprint(data) != digest:
         raise ValueError(f"{path} has changed since this run was fitted to it: other numbers, or other times.")
@@ -85,20 +85,10 @@ class Distance:
     scale: float
 
 
-def _some_states(data: Trajectories) -> Tensor:
-    """Observed states (n, *state), of as many paths as 64 MB hold."""
-    some = data[:: max(1, data.states.nbytes // 2**26)]
-    return some.states[some._observed()].double()
-
-
-def _by_channel(x: Tensor) -> Tensor:
-    """States as (n, coordinate or channel, place)."""
-    return x.double().reshape(len(x), x.shape[1], -1)
-
-
 def spread(data: Trajectories) -> Tensor:
-    """Standard deviation of each coordinate (of each channel of larger states), to divide states by."""
-    sigma = _by_channel(_some_states(data)).std(dim=(0, 2))
+    """Standard deviation of each coordinate (of each channel of larger states), to divide states by; of 64 MB."""
+    some = data[:: max(1, data.states.nbytes // 2**26)]
+    sigma = channels(some.states[some._observed()]).std(dim=(0, 2))
     return torch.where(sigma > 0, sigma, 1.0).reshape(-1, *[1] * (len(data.state_shape) - 1)).to(data.states.dtype)
 
 
@@ -116,12 +106,14 @@ def marginal_distances(
     draws = max(1, min(DRAWS, count // size))
     used = slice(draws * size)
     groups = torch.arange(draws * size).split(size)
-    seen, target = (observed(data[part], marks.of(part)) / unit for part in (used, slice(count, count + size)))
-    starts, generated = data.states[used, 0] / unit, integrate(flow, data[used], marks.of(used), method=method) / unit
+    held = slice(count, count + size)
+    first, last = (Marks(marks.times, marks.places[part]) for part in (used, held))
+    seen, target = observed(data[used], first) / unit, observed(data[held], last) / unit
+    starts, generated = data.states[used, 0] / unit, integrate(flow, data[used], first, method=method) / unit
     found = []
     for k, time in enumerate(marks.times.tolist()):
         reference = target[torch.isfinite(target[:, k]).flatten(1).all(1), k]
-        rows = [row for group in groups if len(row := group[marks.index[group, k] >= 0]) >= LEAST]
+        rows = [row for group in groups if len(row := group[marks.places[group, k] >= 0]) >= LEAST]
         if len(reference) < LEAST or not rows:
             continue
         samples = (generated[:, k], seen[:, k], starts)
@@ -135,7 +127,7 @@ def marginal_distances(
 def _moment_gap(made: Tensor, true: Tensor) -> tuple[float, float]:
     """Mean over the coordinates of (Δmean² + Δspread²)/spread², less its expectation for two samples of one
     distribution, and the geometric mean of the ratio of spreads; of images the spread is that of a channel."""
-    made, true = _by_channel(made), _by_channel(true)
+    made, true = channels(made), channels(true)
     each, unit = true.std(0), true.var(0).mean(1, keepdim=True).sqrt()
     kept = unit[:, 0] > 1e-6 * unit.max()
     shift, change = (made.mean(0) - true.mean(0))[kept] / unit[kept], (made.std(0) - each)[kept] / unit[kept]
@@ -288,14 +280,9 @@ def motion(distances: list[Distance]) -> str:
         return ""
     most = max(d.persistence / d.floor for d in distances)
     if most < NEAR:
-        return (
-            f"The marginals hardly change: the persistence forecast is at most {most:.1f} times the floor away. They "
-            "alone cannot tell a flow from no motion here; the held-out objective can."
-        )
+        still = f"The marginals hardly change: the persistence forecast is at most {most:.1f} times the floor away."
+        return f"{still} They alone cannot tell a flow from no motion here; the held-out objective can."
     return f"The persistence forecast would be up to {most:.0f} times the floor away."
-
-
-# -- record ----------------------------------------------------------------------------------------------------------
 
 
 MARKS, FEW = 12, 24
@@ -378,7 +365,7 @@ def evaluate(
         findings=findings,
         criteria=CRITERIA,
         motion=motion(marginals),
-        data=summary(data, len(some) - count),
+        data=summary(data) | {"held_out_paths": len(some) - count},
         objective=objective,
         method=flow.method,
         time_free=free,
@@ -406,22 +393,6 @@ def _arranged(data: Trajectories, held_out: Tensor) -> tuple[Trajectories, int]:
         most = max(16, int(MEGABYTES * 2**20 / (data.states[0].numel() * data.states.element_size())))
     order = torch.randperm(int(seen.sum()), generator=torch.Generator().manual_seed(0))[: DRAWS * most]
     return data[torch.cat([seen.nonzero()[order, 0], held_out[:most]])], len(order)
-
-
-def summary(data: Trajectories, held: int) -> dict[str, Any]:
-    """What the data is, in numbers."""
-    steps, lengths = data.steps, data._observed().sum(1)
-    x = _some_states(data).flatten(1)
-    return {
-        "paths": len(data),
-        "held_out_paths": held,
-        "observations": [int(lengths.min()), int(lengths.max())],
-        "interval": list(data.interval),
-        "shared_times": data.shared_times,
-        "steps": [float(steps.min()), data.typical_step, float(steps.max())],
-        "state_shape": list(data.state_shape),
-        "ranges": torch.stack([x.amin(0), x.amax(0), x.mean(0), x.std(0)], 1)[:8].tolist(),
-    }
 
 
 def _finite(content: Any) -> Any:

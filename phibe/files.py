@@ -53,9 +53,8 @@ def check_target(path: str | Path, *, folder: bool = False) -> None:
     """Refuse a path at which something is that must not be replaced by a file, or by a `folder`."""
     path = Path(path)
     if path.exists() and not (path.is_dir() if folder else path.is_file()):
-        raise ValueError(
-            f"{path} is no {'folder' if folder else 'file'}, and one is to be written. Choose another name."
-        )
+        kind = "folder" if folder else "file"
+        raise ValueError(f"{path} is no {kind}, and one is to be written. Choose another name.")
     if folder and _strangers(path) and not _is_store(path):
         raise ValueError(f"{path} holds files that phibe did not write, and stays. Choose another name, or remove it.")
 
@@ -231,9 +230,6 @@ def lock(handle: int, path: Path) -> bool:
     return True
 
 
-# -- named arrays ------------------------------------------------------------------------------------------------------
-
-
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
     """Write named arrays to `.npz`, `.nc` or `.zarr`, or those named `states` alone to `.npy`, atomically."""
     path = _known(path)
@@ -333,10 +329,8 @@ def refuse_size(size: int, most: int | None = None) -> None:
         raise ValueError(f"it holds {size / 2**20:.0f} MB of numbers; at most {most / 2**20:.0f} are allowed.")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
-        raise ValueError(
-            f"it holds {size / 2**30:.3g} GB of numbers, and this machine has {memory / 2**30:.3g} GB of memory. Keep "
-            "larger data in a .zarr of arrays `states` and `times`, which is read piece by piece."
-        )
+        full = f"it holds {size / 2**30:.3g} GB of numbers, and this machine has {memory / 2**30:.3g} GB of memory"
+        raise ValueError(f"{full}. A .zarr of arrays `states` and `times` is read piece by piece.")
 
 
 def _known(path: str | Path) -> Path:

@@ -24,12 +24,12 @@ from phibe.flow import Flow
 from phibe.io import open_data, windowed
 from phibe.linear.affine import fit_affine
 from phibe.linear.basis import Size, choose, fit_basis, sizes, try_sizes
-from phibe.networks import NETWORKS, arguments_of, build
+from phibe.networks import NETWORKS, arguments_of
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import CLOSED, MODELS, FitConfig, closest
 from phibe.training.loop import fit_network
-from phibe.training.runs import Fitted, Folder, about_flow, describe, identify, of_data
+from phibe.training.runs import Fitted, about_flow, identify, keep_solved, of_data
 from phibe.trajectories import Trajectories, split_paths
 
 # -- closed form -----------------------------------------------------------------------------------------------------
@@ -61,7 +61,9 @@ def fit_closed(
     value = None if check is None else _score(velocity, check, objective)
     flow = of_data(Fitted(velocity), data, objective)
     about = about_flow(velocity, flow, torch.float64) | {"trials": [trial.about() for trial in tried]}
-    _save(out, velocity, about, data, held_out, objective, config, value)
+    if out is not None:
+        identity = identify(data, held_out, about["network"], {"name": objective}, config)
+        keep_solved(out, velocity, about, identity, leads=_leads(), score=value)
     return flow
 
 
@@ -87,23 +89,6 @@ def _score(velocity: Normalised, data: Trajectories, objective: str) -> float:
         values = velocity.balanced(kind, *sample)
     weights = kind.weights(*sample)
     return float((weights * values).sum() / weights.sum())
-
-
-def _save(
-    out: str | Path | None,
-    velocity: nn.Module,
-    about: dict[str, Any],
-    data: Trajectories,
-    held_out: Trajectories | None,
-    objective: str,
-    config: FitConfig,
-    value: float | None = None,
-) -> None:
-    """In the folder, if there is one, unless the same run is there already; a folder with another run is refused."""
-    if out is not None:
-        folder = Folder(out, identify(data, held_out, describe(velocity), {"name": objective}, config), writes=_leads())
-        if not folder.finished:
-            folder.keep_solved(velocity, about, held_out=value)
 
 
 def _leads() -> bool:
@@ -184,7 +169,11 @@ def fit(
     >>> flow.generate(data.states[:, 0], [0.0, 0.3]).states.shape
     torch.Size([100, 2, 2])
     """
-    data, held_out = as_trajectories(data), None if held_out_data is None else as_trajectories(held_out_data)
+    given, held_out = (open_data(one) if isinstance(one, str | Path) else one for one in (data, held_out_data))
+    if not isinstance(given, Trajectories):
+        kind = type(data).__name__
+        raise ValueError(f"`fit` needs `Trajectories(states, times)` or the path of a file; got {kind}.")
+    data = given
     on_all = _solved_on_all(model, out, knots=knots, ridge=ridge, blocks=blocks)
     length = windows or (None if on_all else window_length(data))
     shown = [_windows(data, length)] if length and not windows else []
@@ -202,15 +191,6 @@ def fit(
     if out is not None and _leads():
         write_json(Path(out) / "automatic.json", [setting._asdict() for setting in shown])
     return flow
-
-
-def as_trajectories(data: Trajectories | str | Path) -> Trajectories:
-    """The trajectories, read if they are in a file."""
-    if isinstance(data, str | Path):
-        return open_data(data)
-    if not isinstance(data, Trajectories):
-        raise ValueError(f"`fit` needs `Trajectories(states, times)` or the path of a file; got {type(data).__name__}.")
-    return data
 
 
 def make_plan(
@@ -261,17 +241,9 @@ def carry_out(
         d, samples = math.prod(data.state_shape), len(data) * data.states.shape[1]
         tried = sizes(d, samples, affine=model == "affine", time=plan.time)
         return fit_closed(data, plan.objective, candidates=tried, config=plan.config, out=out, held_out=held_out)
-    if isinstance(model, str):
-        model = _fresh(model, data.state_shape, plan.arguments, plan.config)
-    assert isinstance(model, nn.Module)
-    return fit_network(data, model, plan.objective, config=plan.config, out=out, held_out=held_out, progress=progress)
-
-
-def _fresh(name: str, state_shape: Sequence[int], arguments: dict[str, Any], config: FitConfig) -> nn.Module:
-    """The network with the weights that its seed gives it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return build(name, state_shape, **arguments)
+    assert isinstance(model, str | nn.Module)
+    how: dict[str, Any] = {"config": plan.config, "out": out, "held_out": held_out, "progress": progress}
+    return fit_network(data, model, plan.objective, arguments=plan.arguments, **how)
 
 
 def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any, ridge: float, blocks: int) -> Flow:
@@ -282,8 +254,10 @@ def _solve(plan: Plan, data: Trajectories, out: str | Path | None, *, knots: Any
         return replace(flow, labels=data.labels)
     flow = replace(fit_affine(data, plan.objective, noise=noise, knots=knots), labels=data.labels)
     assert isinstance(flow.velocity, nn.Module)
-    about, config = about_flow(flow.velocity, flow, data.states.dtype), replace(plan.config, held_out=0.0)
-    _save(out, flow.velocity, about, data, None, plan.objective, config)
+    if out is not None:
+        about, config = about_flow(flow.velocity, flow, data.states.dtype), replace(plan.config, held_out=0.0)
+        identity = identify(data, None, about["network"], {"name": plan.objective}, config)
+        keep_solved(out, flow.velocity, about, identity, leads=_leads())
     return flow
 
 
@@ -294,13 +268,10 @@ def _solved_on_all(model: Model, out: str | Path | None, *, knots: Any, ridge: f
     """Whether all paths go into one solve, without cross-validation; an error where an option has no use."""
     own_basis = not isinstance(model, str | nn.Module)
     if own_basis and not callable(model):
-        raise ValueError(
-            f"`model` must be one of {', '.join(MODELS)}, a torch module or a basis; got {type(model).__name__}."
-        )
+        kinds = f"one of {', '.join(MODELS)}, a torch module or a basis"
+        raise ValueError(f"`model` must be {kinds}; got {type(model).__name__}.")
     if knots is not None and model != "affine":
-        raise ValueError(
-            "`knots` are times for model='affine'; a basis of your own takes them by `phibe.bases.in_time`."
-        )
+        raise ValueError("`knots` are times for model='affine'; a basis of your own takes them by `bases.InTime`.")
     if (ridge or blocks != 1) and not own_basis:
         raise ValueError("`ridge` and `blocks` are for a basis of your own, as `lift(polynomials(3))` of phibe.bases.")
     if own_basis and out is not None:
@@ -317,10 +288,8 @@ def _sorted_settings(model: Model, settings: dict[str, Any]) -> tuple[dict[str, 
             takes = f"{model!r} takes {', '.join(arguments)}"
             if not arguments:
                 takes = f"{model!r} finds its size itself" if isinstance(model, str) else "yours is made already"
-            raise ValueError(
-                f"There is no setting `{name}`{closest(name, [*known, *arguments])}. Settings are the fields of "
-                f"FitConfig and the arguments of a network; {takes}."
-            )
+            there = "Settings are the fields of FitConfig and the arguments of a network"
+            raise ValueError(f"There is no setting `{name}`{closest(name, [*known, *arguments])}. {there}; {takes}.")
     mine = {name: value for name, value in settings.items() if name in known}
     return mine, {name: value for name, value in settings.items() if name not in known}
 
@@ -337,11 +306,8 @@ def window_length(data: Trajectories) -> int | None:
 
 def _windows(data: Trajectories, length: int) -> Automatic:
     plural = "one path" if len(data) == 1 else f"{len(data)} paths"
-    reason = (
-        f"{plural} cannot show how a distribution changes: cut into windows of {length} observations, taken to be of a "
-        "stationary process, with a velocity that is the same at all times"
-    )
-    return Automatic("windows", f"{length}", reason)
+    stationary = f"cut into windows of {length} observations, taken to be of a stationary process"
+    return Automatic("windows", f"{length}", f"{plural} cannot show how a distribution changes: {stationary}")
 
 
 def _time(data: Trajectories) -> tuple[bool, Automatic]:
@@ -391,9 +357,7 @@ def budget(data: Trajectories, model: Model) -> tuple[FitConfig, Automatic | Non
     batch = 256 if math.prod(data.state_shape) <= 64 else 32
     steps = int(min(10_000, max(1000, 30 * transitions / batch)))
     config = FitConfig(steps=steps, batch=batch, ema=0.99, held_out=share, patience=15)
-    reason = (
-        f"{transitions} transitions, at most 30 times each, in batches of {batch}; stops when held-out paths say so"
-    )
+    reason = f"{transitions} transitions, at most 30 times each, in batches of {batch}, until held-out paths say stop"
     return config, Automatic("budget", f"{steps} steps", reason)
 
 
@@ -412,9 +376,6 @@ def _split(data: Trajectories, config: FitConfig) -> Automatic:
     return Automatic("held out", f"{count} of {len(data)} paths", reason)
 
 
-# -- again, for a check ------------------------------------------------------------------------------------------------
-
-
 def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:
     """What a run did, done again to every other observation: the same held-out paths, settings, candidates or network.
 
@@ -430,5 +391,5 @@ def refit_thinned(about: dict[str, Any], data: Trajectories) -> Flow:
         return fit_closed(thinned, objective, candidates=tried, config=config)
     if name not in NETWORKS:
         raise ValueError(f"It is of a network of your own, {name}.")
-    network = _fresh(name, about["state_shape"], about["network"]["arguments"], config)
-    return fit_network(thinned, network, objective, config=config, progress=False)
+    arguments = about["network"]["arguments"]
+    return fit_network(thinned, name, objective, arguments=arguments, config=config, progress=False)

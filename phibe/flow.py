@@ -8,8 +8,8 @@ velocity in closed form, or `phibe.training.loop`, which trains a network.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,10 +65,16 @@ class Flow:
         times = torch.as_tensor(times, dtype=torch.float64).cpu()  # wherever the states are
         self._check(x0, times, method, extrapolate)
         if method == "adaptive":
-            states = self._adaptive(x0, times, tolerance)
+            states = self._dense(x0, float(times[0]), float(times[-1]), tolerance)(times)
         else:
-            states = self._march(x0, times, self._substeps(times, substeps), method, progress)
-        _check_bounded(states, times)
+            if substeps is not None and substeps < 1:
+                raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
+            least = (math.ceil(abs(float(gap)) / (self.step or math.inf) - 1e-6) for gap in times.diff())
+            states = self._march(x0, times, [substeps or max(1, count) for count in least], method, progress)
+        if (lost := ~torch.isfinite(states).flatten(2).all(dim=2)).any():
+            index, sample = lost.mT.nonzero()[0].tolist()
+            where = f"sample {sample} is no longer finite at t = {times[index]:g}"
+            raise ValueError(f"The flow diverges: {where}. Take more `substeps`, or method 'adaptive'?")
         if times[-1] < times[0]:
             states, times = states.flip(1), times.flip(0)
         return Trajectories(states, times.to(states.device), labels=self.labels)
@@ -76,22 +82,24 @@ class Flow:
     @torch.no_grad()
     def solution(
         self, x0: Tensor, *, t0: float | None = None, t1: float | None = None, tolerance: float = 1e-7
-    ) -> Solution:
-        """The flow through `x0` at `t0` as a function of time, `flow.solution(x0)(t)`, by default on its interval."""
-        from torchdiffeq import odeint_dense
-
+    ) -> Callable[[Any], Tensor]:
+        """The flow through `x0` at `t0` as a function of time, by default on its interval: `flow.solution(x0)(t)` is
+        the state (n, *state) at a time, or (n, time, *state) at a vector of times, without another call of v."""
         if self.interval is None and (t0 is None or t1 is None):
-            raise ValueError(
-                "This flow has no interval of its own: pass `t0` and `t1`, e.g. `solution(x0, t0=0.0, t1=1.0)`."
-            )
+            raise ValueError("This flow has no interval of its own: pass `t0` and `t1`, e.g. t0=0.0, t1=1.0.")
         t0, t1 = (self.interval[i] if t is None and self.interval else float(t or 0.0) for i, t in enumerate((t0, t1)))
         x0 = torch.as_tensor(x0)
         self._check(x0, torch.tensor([t0, t1], dtype=torch.float64), "adaptive", extrapolate=False)
-        v, sign = _batched(self.velocity), math.copysign(1.0, t1 - t0)  # backwards in time is forwards along −v
-        ends = (torch.tensor(sign * t, dtype=torch.float64, device=x0.device) for t in (t0, t1))
-        precision: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
-        dense = odeint_dense(lambda s, x: sign * v(x, sign * s), x0, *ends, **precision)
-        return Solution(lambda t: dense(sign * t), t0, t1, x0.dtype)
+        dense, (low, high) = self._dense(x0, t0, t1, tolerance), sorted((t0, t1))
+
+        def state(t: Any) -> Tensor:
+            t = torch.as_tensor(t, dtype=torch.float64)
+            first, last = float(t.min()), float(t.max())
+            if first < low - 1e-9 or last > high + 1e-9:
+                raise ValueError(f"This solution covers [{low:g}, {high:g}]; asked for t from {first:g} to {last:g}.")
+            return dense(t.clamp(low, high))
+
+        return state
 
     @torch.no_grad()
     def log_density(
@@ -115,54 +123,40 @@ class Flow:
             probes = 8
         generator = torch.Generator(device=x.device).manual_seed(seed)
         directions = None if probes is None else torch.stack([rademacher(x, generator) for _ in range(probes)])
-
-        def augmented(z: Tensor, s: Tensor) -> Tensor:
-            y = z[:, 1:].reshape(x.shape)
-            change = divergence(self.velocity, y, s, probes=directions)
-            return torch.cat([change[:, None], self.velocity(y, s).flatten(1)], dim=1)
-
         z = torch.cat([x.new_zeros(len(x), 1), x.flatten(1)], dim=1)
-        times = torch.tensor([t, t0], dtype=torch.float64)
         if t != t0:
-            self._check(x, times, "rk4", extrapolate=False)
-            z = Flow(augmented)._march(z, times, [steps], "rk4", False)[:, -1]
-        return start(z[:, 1:].reshape(x.shape)) + z[:, 0]
+            ends = self.with_density(x.shape, directions).generate(z, [t, t0], method="rk4", substeps=steps)
+            z = ends.states[:, -1 if t < t0 else 0]
+        return start(z[:, 1:].reshape(x.shape)) - z[:, 0]
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    def with_density(self, shape: Sequence[int], probes: Tensor | None = None) -> Flow:
+        """The flow of (log ρ, x), flattened, for states x of the shape (n, *state): d log ρ/dt = −∇·v."""
+
+        def velocity(z: Tensor, t: Tensor) -> Tensor:
+            y = z[:, 1:].reshape(shape)
+            change = -divergence(self.velocity, y, t, probes=probes)
+            return torch.cat([change[:, None], self.velocity(y, t).flatten(1)], dim=1)
+
+        return replace(self, velocity=velocity, labels=None)
 
     def _check(self, x0: Tensor, times: Tensor, method: str, extrapolate: bool) -> None:
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}; got {method!r}.")
         if x0.ndim < 2 or not x0.is_floating_point():
-            raise ValueError(
-                f"`x0` must be floats of shape (n, *state); got {x0.dtype} of shape {tuple(x0.shape)}. "
-                "One state? Pass `x0[None]`."
-            )
-        if not torch.isfinite(x0).all():
-            raise ValueError(
-                f"`x0` must be finite; sample {int((~torch.isfinite(x0.flatten(1)).all(1)).nonzero()[0])} is not."
-            )
+            got = f"{x0.dtype} of shape {tuple(x0.shape)}"
+            raise ValueError(f"`x0` must be floats of shape (n, *state); got {got}. One state? Pass `x0[None]`.")
+        if (lost := ~torch.isfinite(x0).flatten(1).all(1)).any():
+            raise ValueError(f"`x0` must be finite; sample {int(lost.nonzero()[0])} is not.")
         direction = times.diff().sign()
         if times.ndim != 1 or len(times) < 2 or not ((direction == 1).all() or (direction == -1).all()):
-            raise ValueError(
-                "`times` must be two or more values that all increase or all decrease, the first being that of `x0`."
-            )
+            raise ValueError("`times` must be two or more values that all increase or all decrease, from that of `x0`.")
         if self.interval is None or extrapolate:
             return
         (first, last), (low, high) = self.interval, (float(times.min()), float(times.max()))
         slack = 1e-9 * (1 + abs(last - first)) + (self.step or 0.0) / 10  # times at random never reach the end
         if low < first - slack or high > last + slack:
-            raise ValueError(
-                f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}. "
-                "Stay inside, or pass `extrapolate=True` to hold the field fixed beyond the ends."
-            )
-
-    def _substeps(self, times: Tensor, substeps: int | None) -> list[int]:
-        if substeps is not None and substeps < 1:
-            raise ValueError(f"`substeps` must be at least 1; got {substeps}.")
-        if substeps is not None or self.step is None:
-            return [substeps or 1] * (len(times) - 1)
-        return [max(1, math.ceil(abs(float(gap)) / self.step - 1e-6)) for gap in times.diff()]
+            fitted = f"This flow was fitted on [{first:g}, {last:g}]; `times` goes from {low:g} to {high:g}."
+            raise ValueError(f"{fitted} Stay inside, or pass `extrapolate=True` to hold the field fixed beyond.")
 
     def _march(self, x: Tensor, times: Tensor, counts: list[int], method: str, progress: bool) -> Tensor:
         """States (n, time, *state) by fixed steps, `counts[i]` of them in the i-th gap."""
@@ -176,42 +170,20 @@ class Flow:
             states.append(x)
         return torch.stack(states, dim=1)
 
-    def _adaptive(self, x0: Tensor, times: Tensor, tolerance: float) -> Tensor:
-        from torchdiffeq import odeint
+    def _dense(self, x0: Tensor, t0: float, t1: float, tolerance: float) -> Callable[[Tensor], Tensor]:
+        """x(t) at any t between both times, by one adaptive solve."""
+        from torchdiffeq import odeint_dense
 
-        v = _batched(self.velocity)
-        return odeint(lambda t, x: v(x, t), x0, times, rtol=tolerance, atol=tolerance, method="dopri5").movedim(0, 1)
+        v, sign = _batched(self.velocity), math.copysign(1.0, t1 - t0)  # backwards in time is forwards along −v
+        ends = (torch.tensor(sign * t, dtype=torch.float64, device=x0.device) for t in (t0, t1))
+        precision: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
+        solved = odeint_dense(lambda s, x: sign * v(x, sign * s), x0, *ends, **precision)
 
+        def state(t: Tensor) -> Tensor:
+            states = [solved(sign * s).to(x0.dtype) for s in t.to(x0.device).reshape(-1)]
+            return torch.stack(states, dim=1) if t.ndim else states[0]
 
-@dataclass(frozen=True)
-class Solution:
-    """Dense output of one adaptive solve: x(t) for any t in [t0, t1], without calling the velocity again."""
-
-    dense: Callable[[Tensor], Tensor]
-    t0: float
-    t1: float
-    dtype: torch.dtype
-
-    def __call__(self, t: Any) -> Tensor:
-        """State (n, *state) at a time, or (n, time, *state) at a vector of times."""
-        t = torch.as_tensor(t, dtype=torch.float64)
-        low, high = sorted((self.t0, self.t1))
-        if float(t.min()) < low - 1e-9 or float(t.max()) > high + 1e-9:
-            raise ValueError(
-                f"This solution covers [{low:g}, {high:g}]; asked for t from {float(t.min()):g} to {float(t.max()):g}."
-            )
-        states = [self.dense(s.clamp(low, high)).to(self.dtype) for s in t.reshape(-1)]
-        return states[0] if t.ndim == 0 else torch.stack(states, dim=1)
-
-
-def _check_bounded(states: Tensor, times: Tensor) -> None:
-    lost = ~torch.isfinite(states).flatten(2).all(dim=2)
-    if lost.any():
-        index, sample = (int(i) for i in lost.mT.nonzero()[0])
-        raise ValueError(
-            f"The flow diverges: sample {sample} is no longer finite at t = {float(times[index]):g}. "
-            "Take more `substeps`, or method 'rk4' or 'adaptive'; if it still does, the velocity itself is unstable."
-        )
+        return state
 
 
 def _batched(velocity: Velocity) -> Velocity:

@@ -66,10 +66,8 @@ def read_data(
     if kind:
         raise ValueError(f"The `kind` of {path} is that of its name; {kind!r} can be said of an open file only.")
     if path.suffix not in (".csv", *KINDS):
-        raise ValueError(
-            f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. Rename or convert it? "
-            "Of an open file say the `kind`."
-        )
+        fix = "Rename or convert it? Of an open file say the `kind`."
+        raise ValueError(f"Trajectories are read from .csv, .npz, .npy, .nc or .zarr; got {path.name!r}. {fix}")
     if not path.exists():
         raise ValueError(f"There is no file {path}.")
     if path.is_dir() != (path.suffix == ".zarr"):
@@ -115,12 +113,8 @@ def save_data(data: Trajectories, path: str | Path, **more: Tensor) -> Path:
         arrays["lengths"] = data.lengths
     named = {name: array.cpu().numpy() for name, array in arrays.items()}
     if data.labels != Labels() or path.suffix == ".csv":
-        labels = Labels(data.labels.time, tuple(data.labels.coordinates(data.state_shape[0])))
-        named["labels"] = np.array(labels.texts())
+        named["labels"] = np.array(data.labels.texts(data.state_shape[0]))
     return write_csv(path, named, list(more)) if path.suffix == ".csv" else write_arrays(path, named)
-
-
-# -- arrays ------------------------------------------------------------------------------------------------------------
 
 
 def from_arrays(arrays: dict[str, np.ndarray]) -> Trajectories:
@@ -145,10 +139,9 @@ def _recognised(arrays: dict[str, np.ndarray], layout: Layout, path: Path) -> di
     if states is None and time and {array.shape for array in arrays.values()} == {arrays[time].shape}:
         return table_arrays(Table(arrays, "row {}".format), layout, path)
     if states is None:
-        raise ValueError(
-            f"{path} must hold `states` (path, time, *state) and `times`, or columns of one length, `time` among them; "
-            f"it holds {', '.join(f'{name} {array.shape}' for name, array in arrays.items()) or 'nothing'}."
-        )
+        needed = "`states` (path, time, *state) and `times`, or columns of one length, `time` among them"
+        held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+        raise ValueError(f"{path} must hold {needed}; it holds {held}.")
     found = {"states": arrays[states]} | {name: arrays[name] for name in ("lengths", "labels") if name in arrays}
     if time:
         return found | {"times": arrays[time]}
@@ -164,11 +157,9 @@ def _refuse_huge(states: np.ndarray, path: Path) -> None:
         return
     worst = max(float(np.nanmax(states)), float(np.nanmin(states)), key=abs)
     if LARGEST < abs(worst) < np.inf:
-        index = [int(i) for i in np.argwhere(states == states.dtype.type(worst))[0]]
-        raise ValueError(
-            f"{path} has {worst:g} in path {index[0]} at time index {index[1]}: too large to be squared. A code for a "
-            "missing value? Write NaN, and choose --missing."
-        )
+        row, time = (int(i) for i in np.argwhere(states == states.dtype.type(worst))[0][:2])
+        fix = "A code for a missing value? Write NaN, and choose --missing."
+        raise ValueError(f"{path} has {worst:g} in path {row} at time index {time}: too large to be squared. {fix}")
 
 
 def _from_dataset(path: Path) -> dict[str, np.ndarray]:
@@ -189,10 +180,8 @@ def _from_dataset(path: Path) -> dict[str, np.ndarray]:
         times = "times" if "times" in dataset.variables else "time"
         if not found or times not in dataset.variables or (len(found) > 1 and found[0].ndim > 2):
             held = ", ".join(f"{name} {tuple(array.dims)}" for name, array in dataset.variables.items())
-            raise ValueError(
-                f"{path} must hold variables over ('path', 'time', …), or ('time',) for one path, and a `time`; it "
-                f"holds {held or 'nothing'}. Rename its dimensions first."
-            )
+            needed = "variables over ('path', 'time', …), or ('time',) for one path, and a `time`"
+            raise ValueError(f"{path} must hold {needed}; it holds {held or 'nothing'}. Rename its dimensions?")
         refuse_size(sum(array.nbytes for array in found))
         return _stacked(dataset, found, times)
 
@@ -233,11 +222,9 @@ def treat_missing(arrays: dict[str, np.ndarray], choice: str) -> tuple[dict[str,
     times = np.broadcast_to(arrays["times"], bad.shape)
     if bad.any() and choice == "error":
         path, index = (int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"{bad.sum()} of {inside.sum()} observations have a missing value, the first in path {path} at time index "
-            f"{index} (t = {times[path, index]:g}). Choose what to do: --missing drop leaves out the transitions that "
-            "touch one, --missing split cuts paths there and at gaps in time."
-        )
+        first = f"the first in path {path} at time index {index} (t = {times[path, index]:g})"
+        fix = "--missing drop leaves out the transitions that touch one, --missing split cuts at gaps in time too."
+        raise ValueError(f"{bad.sum()} of {inside.sum()} observations have a missing value, {first}. {fix}")
     steps = np.diff(times, axis=1)
     joined = (inside & ~bad)[:, 1:] & (inside & ~bad)[:, :-1]  # is this observation one path with the next?
     gaps = joined & (steps > GAP * np.median(steps[inside[:, 1:]])) if choice == "split" else np.zeros_like(joined)
@@ -263,25 +250,49 @@ def _pieces(
 # -- what was understood -----------------------------------------------------------------------------------------------
 
 
-def describe_data(data: Trajectories, path: Path, **more: str) -> str:
-    """What was understood: paths, times, steps, states and their ranges; `more` lines by their names; data warnings."""
-    (low, high), ends = (float(end) for end in data.steps.aminmax()), data.lengths
-    lengths = "" if ends is None else f", {int(ends.min())} to {int(ends.max())} of them observed"
-    names = f": {', '.join(map(str, data.labels.state))}, over {data.labels.time}" if data.labels.state else ""
-    lines = {
-        "paths": f"{len(data)}",
-        "times": f"{data.states.shape[1]} a path{lengths}, from {data.interval[0]:g} to {data.interval[1]:g}, "
-        + ("shared by all paths" if data.shared_times else "each path its own"),
-        "step": f"{data.typical_step:g}" + (f" (median; from {low:g} to {high:g})" if high - low > 1e-6 * high else ""),
-        "state": f"shape {data.state_shape}, {str(data.states.dtype).removeprefix('torch.')}{names}",
+def summary(data: Trajectories) -> dict[str, Any]:
+    """What the data is, in numbers, as JSON; `ranges` are least, greatest, mean and spread of a coordinate."""
+    steps, lengths = data.steps, data._ends
+    return {
+        "paths": len(data),
+        "observations": [int(lengths.min()), int(lengths.max())],
+        "interval": list(data.interval),
+        "shared_times": data.shared_times,
+        "steps": [float(steps.min()), data.typical_step, float(steps.max())],
+        "state_shape": list(data.state_shape),
+        "dtype": str(data.states.dtype).removeprefix("torch."),
+        "names": data.labels.texts(data.state_shape[0]),
+        "ranges": _ranges(data)[:8].tolist(),
     }
-    lines |= more | _ranges(data)
+
+
+def describe(about: dict[str, Any]) -> dict[str, str]:
+    """A summary in words: paths, times, steps, states, and the range of each coordinate (of each channel)."""
+    (short, long), (first, last), (least, step, most) = (about[key] for key in ("observations", "interval", "steps"))
+    time, *names = about["names"]
+    number = f"{short}" if short == long else f"{short} to {long}"
+    shared = "shared by all paths" if about["shared_times"] else "each path its own"
+    varied = f" (median; from {least:g} to {most:g})" if most - least > 1e-6 * most else ""
+    rows = {
+        "paths": f"{about['paths']}",
+        "times": f"{number} a path, from {first:g} to {last:g}, {shared}",
+        "step": f"{step:g}{varied}",
+        "state": f"shape {tuple(about['state_shape'])}, {about['dtype']}: {', '.join(names[:8])}, over {time}",
+    }
+    for name, (low, high, mean, spread) in zip(names, about["ranges"], strict=False):
+        rows[name] = f"from {low:.4g} to {high:.4g}, mean {mean:.4g}, spread {spread:.4g}"
+    return rows if len(names) <= 8 else rows | {"…": f"{len(names) - 8} more"}
+
+
+def describe_data(data: Trajectories, path: Path, **more: str) -> str:
+    """What was understood of a file: a summary, `more` lines by their names, and data warnings."""
     warned = [("warning" if i == 0 else "", text) for i, text in enumerate(data_warnings(data))]
-    return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in (*lines.items(), *warned) if text)])
+    rows = [*(describe(summary(data)) | more).items(), *warned]
+    return "\n".join([str(path), *(f"  {name:10} {text}" for name, text in rows if text)])
 
 
-def _ranges(data: Trajectories) -> dict[str, str]:
-    """Mean, spread and ends of each coordinate (of each channel of larger states), eight at most."""
+def _ranges(data: Trajectories) -> Tensor:
+    """Least, greatest, mean and spread of each coordinate (of each channel of larger states), (C, 4)."""
     size, found = data.state_shape[0], []
     for chunk in data.chunks():
         x = chunk.states[chunk._observed()].flatten(1).unflatten(1, (size, -1)).double()
@@ -290,20 +301,15 @@ def _ranges(data: Trajectories) -> dict[str, str]:
     every = torch.stack(found)
     low, high, (total, square, count) = every[:, 0].amin(0), every[:, 1].amax(0), every[:, 2:].sum(0)
     mean = total / count
-    spread = (square / count - mean**2).clamp(min=0).sqrt()
-    rows = {
-        str(name): f"from {low[i]:.4g} to {high[i]:.4g}, mean {mean[i]:.4g}, spread {spread[i]:.4g}"
-        for i, name in enumerate(data.labels.coordinates(size)[:8])
-    }
-    return rows if size <= 8 else rows | {"…": f"{size - 8} more"}
+    return torch.stack([low, high, mean, (square / count - mean**2).clamp(min=0).sqrt()], 1)
 
 
 def data_warnings(data: Trajectories) -> list[str]:
     """A sentence for each doubt: constant or coarsely rounded coordinates, outliers, repeated states, odd times."""
     data = data[:: max(1, data.states.numel() // 5_000_000)]
     x = data.states[data._observed()].double()
-    columns, names = (x, data.labels.coordinates(x.shape[1])) if x.ndim == 2 else (x.flatten()[:, None], ["the state"])
-    found = [_odd_values(data, str(name), column) for name, column in zip(names, columns.unbind(1), strict=True)]
+    columns, names = (x, data.labels.texts(x.shape[1])[1:]) if x.ndim == 2 else (x.flatten()[:, None], ["the state"])
+    found = [_odd_values(data, name, column) for name, column in zip(names, columns.unbind(1), strict=True)]
     return [text for text in (_row_numbers(data), _gaps(data), *found, _repeats(data)) if text]
 
 
@@ -319,11 +325,9 @@ def _gaps(data: Trajectories) -> str:
     long = (data._path_times().diff(dim=1) > GAP * data.typical_step) & data._observed(2)
     if not long.any():
         return ""
-    path, index = (int(i) for i in long.nonzero()[0])
-    return (
-        f"{int(long.sum())} steps are longer than {GAP:g} median ones, the first in path {path} after time index "
-        f"{index}: gaps? --missing split cuts there"
-    )
+    path, index = long.nonzero()[0].tolist()
+    first = f"the first in path {path} after time index {index}"
+    return f"{int(long.sum())} steps are longer than {GAP:g} median ones, {first}: gaps? --missing split cuts there"
 
 
 def _odd_values(data: Trajectories, name: str, values: Tensor) -> str:
@@ -339,11 +343,10 @@ def _odd_values(data: Trajectories, name: str, values: Tensor) -> str:
     places = data._observed().nonzero()
     if not (float(spread) > 0 and far.any() and len(values) == len(places)):
         return ""
-    path, index = (int(i) for i in places[int(far.int().argmax())])
-    return (
-        f"{name} has {int(far.sum())} values further than {FAR:g} spreads from its median, the first "
-        f"{float(values[far][0]):g} in path {path} at time index {index}: outliers, or codes for missing ones?"
-    )
+    path, index = places[int(far.int().argmax())].tolist()
+    first = f"the first {float(values[far][0]):g} in path {path} at time index {index}"
+    found = f"{name} has {int(far.sum())} values further than {FAR:g} spreads from its median, {first}"
+    return f"{found}: outliers, or codes for missing ones?"
 
 
 def _repeats(data: Trajectories) -> str:
@@ -363,9 +366,8 @@ def read_starts(path: Path) -> Tensor:
     arrays = read_arrays(path)
     name = "x0" if "x0" in arrays else next(iter(arrays), "x0")
     if "times" in arrays or (len(arrays) != 1 and name != "x0"):
-        raise ValueError(
-            f"{path} must hold one array x0 of states; it holds {sorted(arrays)}. Trajectories? Use --paths-of."
-        )
+        held = f"it holds {sorted(arrays)}. Trajectories? Use --paths-of."
+        raise ValueError(f"{path} must hold one array x0 of states; {held}")
     return torch.as_tensor(arrays[name].copy())
 
 
@@ -384,6 +386,5 @@ def parse_times(text: str) -> Tensor:
             raise ValueError
         return torch.linspace(first, last, count + 1, dtype=torch.float64)
     except (ValueError, ZeroDivisionError, OverflowError):
-        raise ValueError(
-            f"--times must be first:last:step, a whole number of steps, as 0:1:0.1, or values as 0,0.5,2; got {text!r}."
-        ) from None
+        ways = "first:last:step, a whole number of steps, as 0:1:0.1, or values as 0,0.5,2"
+        raise ValueError(f"--times must be {ways}; got {text!r}.") from None

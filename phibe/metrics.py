@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phibe.calculus import Velocity, dot
+from phibe.systems.ou import Gaussian
 
 # -- errors of velocities ----------------------------------------------------------------------------------------------
 
@@ -67,18 +68,11 @@ def _square_gap(estimate: Velocity, truth: Velocity, x: Tensor, t: float) -> Ten
 # -- distances between distributions -----------------------------------------------------------------------------------
 
 
-class Moments(NamedTuple):
-    """`mean` (d,) and `covariance` (d, d)."""
-
-    mean: Tensor
-    covariance: Tensor
-
-
-def moments(x: Tensor) -> Moments:
-    """Mean and (unbiased) covariance of samples (n, *state), flattened."""
+def moments(x: Tensor) -> Gaussian:
+    """The Gaussian with the mean and (unbiased) covariance of samples (n, *state), flattened."""
     flat = x.flatten(1).double()
     centred = flat - flat.mean(0)
-    return Moments(flat.mean(0), centred.mT @ centred / (len(flat) - 1))
+    return Gaussian(flat.mean(0), centred.mT @ centred / (len(flat) - 1))
 
 
 def gaussian_w2(a: Any, b: Any) -> float:
@@ -128,10 +122,8 @@ def _mean_distance(x: Tensor, y: Tensor, block: int) -> float:
 
 def _two_samples(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[1:] != y.shape[1:] or min(len(x), len(y)) < 2:
-        raise ValueError(
-            f"Two samples (n, *state) of one state shape, two or more states each, are needed; got "
-            f"{tuple(x.shape)} and {tuple(y.shape)}."
-        )
+        wanted = "Two samples (n, *state) of one state shape, two or more states each, are needed"
+        raise ValueError(f"{wanted}; got {tuple(x.shape)} and {tuple(y.shape)}.")
     return x.flatten(1).double(), y.flatten(1).double()
 
 
@@ -201,16 +193,12 @@ def _over_time(values: Tensor) -> Tensor:
 
 def _same(forecast: Tensor, truth: Tensor) -> None:
     if forecast.shape != truth.shape or truth.ndim < 3:
-        raise ValueError(
-            f"Forecast and truth must both be (path, time, *state); got {tuple(forecast.shape)} and "
-            f"{tuple(truth.shape)}."
-        )
+        got = f"{tuple(forecast.shape)} and {tuple(truth.shape)}"
+        raise ValueError(f"Forecast and truth must both be (path, time, *state); got {got}.")
 
 
 def _members(ensemble: Tensor, truth: Tensor) -> int:
     if ensemble.shape[1:] != truth.shape or truth.ndim < 3 or len(ensemble) < 2:
-        raise ValueError(
-            "An ensemble (member, path, time, *state) of two members or more and a truth (path, time, *state) are "
-            f"needed; got {tuple(ensemble.shape)} and {tuple(truth.shape)}."
-        )
+        wanted = "An ensemble (member, path, time, *state) of two members or more and a truth (path, time, *state)"
+        raise ValueError(f"{wanted} are needed; got {tuple(ensemble.shape)} and {tuple(truth.shape)}.")
     return len(ensemble)

@@ -76,8 +76,8 @@ class Objective:
     @property
     def cost(self) -> str:
         """What a value of it takes, in words."""
-        count, what = (self.products, "Jacobian product") if self.products else (self.evaluations, "evaluation")
-        return f"{count} {what}{'s' * (count > 1)}"
+        count = self.products or self.evaluations
+        return f"{count} {'Jacobian product' if self.products else 'evaluation'}{'s' * (count > 1)}"
 
     def __call__(self, velocity: Velocity, *sample: Tensor, **options: object) -> Tensor:
         """The objective of each sample, (n,)."""
@@ -94,9 +94,8 @@ class Objective:
     def weights(self, *sample: Tensor) -> Tensor:
         """The weight of each sample: one over the variance that noise of unit σ gives its target; (n,), float64.
 
-        The target is linear in the increments Δx_k, u = Σ c_k Δx_k, so its variance is σ² Σ c_k² Δt_k (σ²/Δt of a
-        single transition). Equal steps weigh the same. Unequal ones do not: without weights a sample of two nearly
-        equal times drowns all others, and with them a sum over transitions is one over time, Σ Δt (…).
+        u = Σ c_k Δx_k has the variance σ² Σ c_k² Δt_k (σ²/Δt of a single transition). Without weights a sample of two
+        nearly equal times drowns all others; with them a sum over transitions is one over time, Σ Δt (…).
         """
         t, dt = sample[1].double(), sample[-1].double()
         if self.width == 2:
@@ -276,10 +275,7 @@ def centred(x: Tensor, t: Tensor, dt: Tensor) -> Stencil:
     return Stencil(x[:, 0], t[:, 0], over(d1, h), ((1 / (4 * h), 2 * d1 - d2), (-1 / (4 * h), d2)))
 
 
-Side = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def _sides(x: Tensor, dt: Tensor) -> tuple[Side, Side]:
+def _sides(x: Tensor, dt: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Difference quotients about the middle of five observations over one and two steps, and these: back, ahead."""
     k, K, h, H = dt[:, 1], dt[:, 1] + dt[:, 0], dt[:, 2], dt[:, 2] + dt[:, 3]
     back = over(x[:, 2] - x[:, 1], k), over(x[:, 2] - x[:, 0], K), k, K
@@ -303,11 +299,9 @@ def find_objective(name: str) -> Objective:
 
 def describe_objectives() -> str:
     """A table of the objectives: observations in the stencil, order of the bias in Δt, noise, cost, assumptions."""
-    rows = [("objective", "width", "order", "variance", "cost", "assumes")]
-    for name, kind in OBJECTIVES.items():
-        rows.append((name, str(kind.width), kind.order, f"{kind.variance:g}", kind.cost, kind.assumes))
-    widths = (13, 6, 24, 9, 20, 0)
-    return "\n".join(" ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows)
+    row = "{:13} {:<6} {:24} {:<9} {:20} {}".format
+    every = (row(n, o.width, o.order, f"{o.variance:g}", o.cost, o.assumes) for n, o in OBJECTIVES.items())
+    return "\n".join([row("objective", "width", "order", "variance", "cost", "assumes"), *every])
 
 
 def estimate_noise(data: Trajectories) -> float:

@@ -41,9 +41,6 @@ else:
     hv = Lazy("holoviews")
 
 
-# -- colours ---------------------------------------------------------------------------------------------------------
-
-
 COLORS = {
     "exact": "#111111",
     "phibe": "#0072b2",
@@ -354,9 +351,6 @@ def beside(*figures: Any) -> hv.Layout:
     return hv.Layout(shown).cols(len(shown)).opts(shared_axes=False)
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
-
-
 def filmstrip(
     rows: Mapping[str, Tensor], *, height: int = 110, columns: Sequence[str] = (), limit: float | None = None
 ) -> hv.Overlay:
@@ -428,9 +422,6 @@ _PLAY = """
     cb_obj.label = cb_obj.active ? "❚❚" : "▶"
 """
 _WRAP = ":host { flex-wrap: wrap; } :host > * { flex: 1 1 280px; }"
-
-
-# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def _framed(layers: Sequence[Any], **options: Any) -> hv.Overlay:

@@ -37,6 +37,7 @@ from phibe.evaluation import (
 from phibe.files import replacing, write_json
 from phibe.fitting import refit_thinned
 from phibe.flow import Flow
+from phibe.io import describe
 from phibe.training.runs import Metrics, open_flow, read_config
 from phibe.training.tensors import fingerprint
 from phibe.trajectories import Trajectories, split_paths
@@ -103,26 +104,20 @@ def evaluate_run(folder: str | Path, data: Trajectories, *, network: nn.Module |
     about, flow = read_config(folder), open_flow(folder, network=network)
     if (shape := tuple(about["state_shape"])) != data.state_shape:
         raise ValueError(f"The flow in {folder} is of states {shape}; this data has {data.state_shape}. Other columns?")
-    same, data = _fitted_to(folder, data), data.to(getattr(torch, about["dtype"]))
+    note = Path(folder) / NAME
+    same = note.exists() and json.loads(note.read_text("utf8")).get("sha256") == fingerprint(data)
+    data = data.to(getattr(torch, about["dtype"]))
     if flow.interval and not time_free(flow, data):
         (first, last), (begin, end), step = flow.interval, data.interval, flow.step or 0.0
         if begin < first - step or end > last + step:
-            raise ValueError(
-                f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}; this data "
-                f"goes from {begin:g} to {end:g}. Leave out the times beyond?"
-            )
+            fitted = f"The velocity in {folder} depends on time and was fitted from t = {first:g} to {last:g}"
+            raise ValueError(f"{fitted}; this data goes from {begin:g} to {end:g}. Leave out the times beyond?")
     if same:
-        held_out, note = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
+        held_out, said = _held_out(about, len(data)), "This is the data of the run: its held-out paths are evaluated."
     else:
-        held_out, note = held_out_paths(data, None), "All these paths are new to the fit; every fifth is a reference."
+        held_out, said = held_out_paths(data, None), "All these paths are new to the fit; every fifth is a reference."
     kind = about.get("objective", {"name": "symmetric"})
-    return evaluate(flow, data, held_out=held_out, objective=kind["name"], noise=kind.get("noise"), notes=[note])
-
-
-def _fitted_to(folder: str | Path, data: Trajectories) -> bool:
-    """Whether the run remembers this very data."""
-    note = Path(folder) / NAME
-    return note.exists() and json.loads(note.read_text("utf8")).get("sha256") == fingerprint(data)
+    return evaluate(flow, data, held_out=held_out, objective=kind["name"], noise=kind.get("noise"), notes=[said])
 
 
 def _held_out(about: dict[str, Any], paths: int) -> Tensor | None:
@@ -154,16 +149,8 @@ def _refitted(
         return None, [f"{missing} every other observation could not be fitted. {reason}"]
 
 
-# -- states to show ----------------------------------------------------------------------------------------------------
-
-
 FRAMES, SHOWN = 61, 400
 """Times and paths to show."""
-
-
-def names_of(data: Trajectories) -> list[str]:
-    """What time and the coordinates (the channels of larger states) are called, with their units."""
-    return [str(data.labels.time), *map(str, data.labels.coordinates(data.state_shape[0]))]
 
 
 @dataclass(frozen=True)
@@ -181,7 +168,12 @@ class Views:
         """Of the first paths, a few hundred at most (`FEW` of images), at up to `FRAMES` marks from the start on."""
         shown = data[: SHOWN if len(data.state_shape) == 1 else FEW]
         marks = place_marks(shown, FRAMES, elapsed=time_free(flow, data), first=0)
-        return Views(names_of(data), marks, observed(shown, marks), integrate(flow, shown, marks, method=method))
+        return Views(
+            data.labels.texts(data.state_shape[0]),
+            marks,
+            observed(shown, marks),
+            integrate(flow, shown, marks, method=method),
+        )
 
     def at(self, mark: int) -> str:
         return f"{self.names[0]} = {float(self.marks.times[mark]):.3g}"
@@ -243,7 +235,8 @@ def page(quality: Quality, views: Views, *, about: dict[str, Any], history: Sequ
         _distances("Intermediate times", quality.left_out_times, quality, time, absent=unchecked, intro=again),
         *(_vectors if len(quality.data["state_shape"]) == 1 else _images)(quality, views),
     ]
-    fitted, data = _fit_facts(quality, about), _data_facts(quality, views.names)
+    held = {"held out": f"{quality.data['held_out_paths']} paths are compared with"}
+    data, fitted = (describe(quality.data) | held).items(), _fit_facts(quality, about)
     return template.render(name=name, quality=quality, data=data, sections=sections, fitted=fitted)
 
 
@@ -306,7 +299,7 @@ Parts = dict[str, Tensor]
 
 def _vectors(quality: Quality, views: Views) -> list[Section]:
     """Marginals of coordinates and of pairs of them at a few times, and some paths over time."""
-    method, size, seen = _method(quality), quality.data["state_shape"][0], (views.marks.index >= 0).sum(0)
+    method, size, seen = _method(quality), quality.data["state_shape"][0], (views.marks.places >= 0).sum(0)
     usual = (seen >= seen.max() / 4).nonzero()[1:, 0].tolist()  # late times that few paths reach say little
     marks = [usual[k] for k in _evenly(len(usual), MARKS + 1)[1:]]
     parts, shown = {"samples": views.observed, method: views.generated}, range(min(size, COORDINATES))
@@ -367,27 +360,6 @@ def _images(_: Quality, views: Views) -> list[Section]:
         f"{views.names[0]}. Details may differ, as the flow has no noise; both should look like frames of one video."
     )
     return [Section("Frames", figures, [], text, "frames")]
-
-
-# -- facts -------------------------------------------------------------------------------------------------------------
-
-
-def _data_facts(quality: Quality, names: Sequence[str]) -> list[tuple[str, str]]:
-    about = quality.data
-    (short, long), (first, last) = about["observations"], about["interval"]
-    step, (low, high) = about["steps"][1], (f"{about['steps'][k]:.4g}" for k in (0, 2))
-    shared = "shared by all paths" if about["shared_times"] else "each path its own"
-    rows = [
-        ("paths", f"{about['paths']:,}, of which {about['held_out_paths']:,} are evaluated as held-out ones"),
-        ("observations", f"{short:,} a path" if short == long else f"{short:,} to {long:,} a path"),
-        ("times", f"{names[0]}, {first:.6g} to {last:.6g}, {shared}"),
-        ("step", low if low == high else f"{step:.4g} (median; {low} to {high})"),
-        ("state", "shape " + " × ".join(map(str, about["state_shape"]))),
-    ]
-    if len(about["state_shape"]) == 1:
-        for label, (least, most, mean, spread) in zip(names[1:], about["ranges"], strict=False):
-            rows.append((label, f"{least:.4g} to {most:.4g}, mean {mean:.4g}, standard deviation {spread:.4g}"))
-    return rows
 
 
 def _fit_facts(quality: Quality, about: dict[str, Any]) -> list[tuple[str, str]]:

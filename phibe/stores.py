@@ -51,9 +51,8 @@ def _copy(store: Path, folder: Path) -> None:
     try:
         room = shutil.disk_usage(folder.parent).free
         if states.dtype.itemsize * math.prod(states.shape) > room:
-            raise ValueError(
-                f"{store} holds states {states.shape}, and there are {room / 2**30:.3g} GB left for a copy."
-            )
+            left = f"there are {room / 2**30:.3g} GB left for a copy"
+            raise ValueError(f"{store} holds states {states.shape}, and {left}.")
         with beside(folder) as temporary:
             partial = temporary / folder.name
             partial.mkdir()
@@ -91,7 +90,7 @@ def _take_place(partial: Path, folder: Path) -> None:
 
 
 def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
-    """States (not yet read), times, lengths and labels of a store."""
+    """States (to be read piece by piece), times, lengths and labels of a store, of `save_data` or of xarray."""
     import zarr
 
     try:
@@ -103,37 +102,25 @@ def _arrays(store: Path) -> tuple[Any, Any, Any, list[str]]:
             return group["states"], np.asarray(group["times"]), lengths, [str(label) for label in labels]
     except Exception as error:
         raise ValueError(f"{store} is not a readable .zarr file: {error}") from error
-    found = _xarray(store)
-    if len(found) != 1:
-        raise ValueError(
-            f"{store} must hold `states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` "
-            f"coordinate; it holds {', '.join(names) or 'nothing'}."
-        )
-    return found[0], np.asarray(found[0].coords["time"]), None, []
-
-
-def _xarray(store: Path) -> list[Any]:
-    """Arrays of a store of xarray that are trajectories; they are read piece by piece."""
     try:
-        dataset = open_dataset(store)
+        arrays = open_dataset(store).values()
     except (KeyError, ValueError, TypeError):  # arrays without names for their dimensions
-        return []
-    return [array for array in dataset.values() if array.dims[:2] == ("path", "time") and "time" in array.coords]
+        arrays = ()
+    found = [array for array in arrays if array.dims[:2] == ("path", "time") and "time" in array.coords]
+    if len(found) != 1:
+        needed = "`states` and `times`, or one array with dimensions ('path', 'time', …) and a `time` coordinate"
+        raise ValueError(f"{store} must hold {needed}; it holds {', '.join(names) or 'nothing'}.")
+    return found[0], np.asarray(found[0].coords["time"]), None, []
 
 
 def _regions(array: Any, megabytes: int = 32) -> Iterator[tuple[slice, slice]]:
     """Pieces of (path, time), whole chunks of the store each, of about that size."""
     (paths, steps), chunks = array.shape[:2], array.chunks or array.encoding["chunks"]
-    observation = array.dtype.itemsize * int(np.prod(array.shape[2:]))
-    stride = min(steps, _grown(chunks[1], megabytes * 2**20 // observation))
-    block = min(paths, _grown(chunks[0], megabytes * 2**20 // (observation * stride)))
+    most = megabytes * 2**20 // (array.dtype.itemsize * math.prod(array.shape[2:]))  # observations
+    stride = min(steps, chunks[1] * max(1, most // chunks[1]))
+    block = min(paths, chunks[0] * max(1, most // (stride * chunks[0])))
     for i, j in product(range(0, paths, block), range(0, steps, stride)):
         yield slice(i, min(i + block, paths)), slice(j, min(j + stride, steps))
-
-
-def _grown(chunk: int, most: int) -> int:
-    """The largest multiple of a chunk that is at most that large, but one chunk at least."""
-    return chunk * max(1, most // chunk)
 
 
 def _stamp(store: Path) -> str:

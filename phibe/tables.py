@@ -54,9 +54,6 @@ def write_csv(path: Path, arrays: dict[str, np.ndarray], more: Sequence[str] = (
     return path
 
 
-# -- from a file -------------------------------------------------------------------------------------------------------
-
-
 class Table(NamedTuple):
     """Columns of numbers, or of text (dtype object), and what to call a row in a message, e.g. `line 7`."""
 
@@ -115,19 +112,15 @@ def _text(path: Path) -> str:
 
 def _header(line: str, delimiter: str, path: Path) -> list[str]:
     if delimiter not in line:
-        raise ValueError(
-            f"{path}: the first line, {line.strip()[:40]!r}, is one column. A table needs a time and a coordinate at "
-            "least, separated by commas, semicolons or tabs."
-        )
+        needed = "A table has a time and a coordinate at least, separated by commas, semicolons or tabs."
+        raise ValueError(f"{path}: the first line, {line.strip()[:40]!r}, is one column. {needed}")
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter, strict=True))]
     except csv.Error as error:
         raise ValueError(f"{path}: the first line, {line.strip()[:40]!r}, cannot be read: {error}.") from error
     if not any(_fails(float, name) for name in names):
-        raise ValueError(
-            f"{path}: the first line must name the columns, e.g. `path,time,x [m]`; it holds numbers: "
-            f"{', '.join(names[:4])}."
-        )
+        held = f"it holds numbers: {', '.join(names[:4])}"
+        raise ValueError(f"{path}: the first line must name the columns, e.g. `path,time,x [m]`; {held}.")
     if twice := {name for name in names if name and names.count(name) > 1}:
         raise ValueError(f"{path}: two columns are called {sorted(twice)[0]!r}.")
     return names
@@ -141,10 +134,8 @@ def _rows(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str
         names = next(rows)[1]
         for line, row in rows:
             if len(row) != len(names):
-                raise ValueError(
-                    f"{path}: line {line} has {len(row)} values and the header {len(names)} names. A comma inside a "
-                    "number, a line cut short, or another delimiter?"
-                )
+                counted = f"has {len(row)} values and the header {len(names)} names"
+                raise ValueError(f"{path}: line {line} {counted}. A comma inside a number, or a line cut short?")
             yield line, row
     except csv.Error as error:
         raise ValueError(f"{path}: line {reader.line_num} cannot be read: {error}.") from error
@@ -172,10 +163,8 @@ def table_arrays(table: Table, layout: Layout, file: Path) -> dict[str, np.ndarr
         i = int(bad.argmax())
         who = "" if paths is None else f" of path {table.columns[paths][order[i]]}"
         fix = "Several paths? Add a column `path`." if paths is None else "Sort the rows and drop repeated times."
-        raise ValueError(
-            f"{file}: the time{who} must increase; it goes from {t[i]:g} ({table.where(order[i])}) to {t[i + 1]:g} "
-            f"({table.where(order[i + 1])}). {fix}"
-        )
+        step = f"from {t[i]:g} ({table.where(order[i])}) to {t[i + 1]:g} ({table.where(order[i + 1])})"
+        raise ValueError(f"{file}: the time{who} must increase; it goes {step}. {fix}")
     first, *rest = (Label.parse(name) for name in (time, *chosen))
     labels = Labels(Label(first.name, "d") if _dated(table.columns[time]) else first, tuple(rest))
     return padded(states[order], t, np.bincount(group)) | {"labels": np.array(labels.texts())}
@@ -197,9 +186,8 @@ def _roles(table: Table, layout: Layout, file: Path) -> tuple[str | None, str, l
     paths = _find(names, [path_column] if path_column else PATHS)
     time = _find(names, [time_column] if time_column else TIMES)
     if time is None:
-        raise ValueError(
-            f"{file} has no column of times; it has {held}. Call it `time`, or name it with --time-column."
-        )
+        fix = "Call it `time`, or name it with --time-column."
+        raise ValueError(f"{file} has no column of times; it has {held}. {fix}")
     chosen = [str(_find(names, [name])) for name in columns] or [n for n in names if n not in (paths, time)]
     if not chosen:
         raise ValueError(f"{file} has a time and no coordinate: {held}.")

@@ -8,9 +8,9 @@ Read next: `phibe.calculus`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +52,7 @@ class Trajectories:
         _validate(self)
 
     def _set(self, states: Tensor, times: Tensor, lengths: Tensor | None, labels: Labels) -> Trajectories:
-        for name, value in (("states", states), ("times", times), ("lengths", lengths), ("labels", labels)):
-            object.__setattr__(self, name, value)
+        vars(self).update(states=states, times=times, lengths=lengths, labels=labels)
         return self
 
     def _with(self, states: Tensor, times: Tensor, lengths: Tensor | None) -> Trajectories:
@@ -61,18 +60,15 @@ class Trajectories:
         labels = self.labels if states.shape[2:] == self.states.shape[2:] else Labels()
         return Trajectories.__new__(Trajectories)._set(states, times, lengths, labels)
 
-    # -- what is there ---------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         return self.states.shape[0]
 
     def __repr__(self) -> str:
         ragged = "" if self.lengths is None else f", ragged {int(self.lengths.min())}–{int(self.lengths.max())}"
         own = "" if self.shared_times else "own times, "
-        return (
-            f"Trajectories({len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}, "
-            f"{own}t from {self.interval[0]:g} to {self.interval[1]:g}, {self.states.dtype})"
-        )
+        what = f"{len(self)} paths × {self.states.shape[1]} times{ragged}, state {self.state_shape}"
+        when = "{}t from {:g} to {:g}".format(own, *self.interval)
+        return f"Trajectories({what}, {when}, {self.states.dtype})"
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -117,8 +113,6 @@ class Trajectories:
         starts = torch.arange(self.states.shape[1] - width + 1, device=self.states.device)
         return starts + width <= self._ends[:, None]
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def __getitem__(self, paths: int | slice | Tensor) -> Trajectories:
         """The chosen paths, as a view where the choice is a slice; `data[7]` is still a `Trajectories`, of one path."""
         if isinstance(paths, int):
@@ -148,16 +142,12 @@ class Trajectories:
             return [self[slice(*ends)] for ends in pairwise(round(i * len(self) / count) for i in range(count + 1))]
         pieces = -(-count // len(self))
         ends = [round(i * (self.states.shape[1] - 1) / pieces) for i in range(pieces + 1)]
-        parts = (self[i]._stretch(a, b + 1) for i in range(len(self)) for a, b in pairwise(ends))
-        return [part for part in parts if part is not None]
-
-    def _stretch(self, first: int, last: int) -> Trajectories | None:
-        """Observations first … last − 1 of every path, if each has two of them."""
-        sizes = self._ends.clamp(max=last) - first
-        if int(sizes.min()) < 2:
-            return None
-        lengths = None if self.lengths is None else sizes
-        return self._with(self.states[:, first:last], self.times[..., first:last], lengths)
+        parts = []
+        for path, (first, last) in product((self[i] for i in range(len(self))), pairwise(ends)):
+            stretch = slice(first, min(last + 1, path._shortest()))
+            if stretch.stop - first >= 2:
+                parts.append(self._with(path.states[:, stretch], path.times[..., stretch], None))
+        return parts
 
     def windows(self, width: int) -> Windows:
         """Every run of `width` consecutive observations of one path.
@@ -209,8 +199,8 @@ class Trajectories:
     def cut(self, length: int) -> Trajectories:
         """Pieces of `length` consecutive observations as paths of their own, e.g. of one long stationary path.
 
-        A piece begins with the observation that ends the piece before it, so that every transition is in exactly one
-        piece (a window of three across a cut is in none). The last piece of a path may be shorter.
+        A piece begins with the observation that ends the one before, so that every transition is in exactly one. The
+        last piece of a path may be shorter.
 
         >>> Trajectories(torch.arange(5.0).reshape(1, 5, 1), torch.arange(5)).cut(3).states[..., 0]
         tensor([[0., 1., 2.],
@@ -252,9 +242,6 @@ class Windows(NamedTuple):
     dt: Tensor
 
 
-# -- names and units ---------------------------------------------------------------------------------------------------
-
-
 class Label(NamedTuple):
     """A name and a unit, written `x [m]`; the unit may be empty."""
 
@@ -283,52 +270,29 @@ class Labels(NamedTuple):
         parsed = [Label.parse(str(text)) for text in texts]
         return Labels(parsed[0], tuple(parsed[1:])) if parsed else Labels()
 
-    def texts(self) -> list[str]:
-        return [str(self.time), *map(str, self.state)]
-
-    def coordinates(self, size: int) -> list[Label]:
-        """One label for each of `size` coordinates: their own, or x₀, x₁, … where there are none."""
-        return list(self.state) or [Label(f"x[{i}]") for i in range(size)]
-
-    def check(self, state_shape: Sequence[int]) -> None:
-        if self.state and len(self.state) != state_shape[0]:
-            raise ValueError(
-                f"`labels` must name each of the {state_shape[0]} coordinates; got {len(self.state)}: "
-                f"{', '.join(map(str, self.state))}."
-            )
-
-
-# -- what must hold ----------------------------------------------------------------------------------------------------
+    def texts(self, size: int = 0) -> list[str]:
+        """Of the time and of each coordinate: their own, or x[0], x[1], … for `size` of them where there are none."""
+        return [str(self.time), *(map(str, self.state) if self.state else (f"x[{i}]" for i in range(size)))]
 
 
 def _validate(data: Trajectories) -> None:
     states, times, lengths = data.states, data.times, data.lengths
     if states.ndim < 3 or states.numel() == 0:
-        raise ValueError(
-            f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. "
-            "One scalar path x(t)? Pass `x[None, :, None]`."
-        )
+        one = "One scalar path x(t)? Pass `x[None, :, None]`."
+        raise ValueError(f"`states` must be (path, time, *state) and not empty; got shape {tuple(states.shape)}. {one}")
     paths, steps = states.shape[:2]
     if times.shape not in {(steps,), (paths, steps)}:
-        raise ValueError(
-            f"`times` must have shape ({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}; "
-            f"got {tuple(times.shape)}."
-        )
-    if lengths is not None and lengths.shape != (paths,):
-        raise ValueError(
-            f"`lengths` must have one entry for each of the {paths} paths; got shape {tuple(lengths.shape)}."
-        )
-    if lengths is not None and int(lengths.max()) > steps:
-        raise ValueError(
-            f"`lengths` goes up to {int(lengths.max())}, but `states` has only {steps} observations a path."
-        )
-    shortest = data._shortest()
-    if shortest < 2:
-        raise ValueError(
-            f"Each path needs at least two observations; path {int(data._ends.argmin())} has {shortest}. Drop such "
-            "paths first."
-        )
-    data.labels.check(data.state_shape)
+        wanted = f"({steps},) or ({paths}, {steps}) to match states {tuple(states.shape)}"
+        raise ValueError(f"`times` must have shape {wanted}; got {tuple(times.shape)}.")
+    if lengths is not None and (lengths.shape != (paths,) or int(lengths.max()) > steps):
+        got = f"shape {tuple(lengths.shape)}, up to {int(lengths.max())}"
+        raise ValueError(f"`lengths` must have one entry for each of the {paths} paths, up to {steps}; got {got}.")
+    if (shortest := data._shortest()) < 2:
+        found = f"path {int(data._ends.argmin())} has {shortest}"
+        raise ValueError(f"Each path needs at least two observations; {found}. Drop such paths first.")
+    if (names := data.labels.texts()[1:]) and len(names) != states.shape[2]:
+        got = f"{len(names)}: {', '.join(names)}"
+        raise ValueError(f"`labels` must name each of the {states.shape[2]} coordinates; got {got}.")
     _check_times(data)
     _check_finite(data)
 
@@ -340,11 +304,9 @@ def _check_times(data: Trajectories) -> None:
     bad = inside & ~((gaps > 0) & gaps.isfinite())
     if bad.any():
         path, index = (int(i) for i in bad.nonzero()[0])
-        a, b = float(times[path, index]), float(times[path, index + 1])
-        raise ValueError(
-            f"`times` must be finite and increase along each path; path {path} goes from {a:g} to {b:g} at index "
-            f"{index + 1}. Sort the observations and drop repeated times first?"
-        )
+        step = f"path {path} goes from {times[path, index]:g} to {times[path, index + 1]:g} at index {index + 1}"
+        fix = "Sort the observations and drop repeated times?"
+        raise ValueError(f"`times` must be finite and increase along each path; {step}. {fix}")
 
 
 def _check_finite(data: Trajectories) -> None:
@@ -352,28 +314,21 @@ def _check_finite(data: Trajectories) -> None:
     start = 0
     for block in data.chunks():
         if not torch.isfinite(block.states.sum()):
-            bad = ~torch.isfinite(block.states).flatten(2).all(dim=2) & block._observed()
+            bad = ~torch.isfinite(block.states.flatten(2)) & block._observed()[..., None]
             if bad.any():
-                path, index = (int(i) for i in bad.nonzero()[0])
-                state = block.states[path, index]
-                raise ValueError(
-                    f"`states` must be finite; path {start + path} has {float(state[~torch.isfinite(state)][0])} at "
-                    f"time index {index}. Drop the path, cut it there (`lengths`), or fill the value."
-                )
+                path, index, _ = place = tuple(bad.nonzero()[0].tolist())
+                where = f"path {start + path} has {float(block.states.flatten(2)[place])} at time index {index}"
+                fix = "Drop the path, cut it there (`lengths`), or fill the value."
+                raise ValueError(f"`states` must be finite; {where}. {fix}")
         start += len(block)
-
-
-# -- arrays of numpy, xarray or torch, as tensors ----------------------------------------------------------------------
 
 
 def _from_xarray(array: Any) -> tuple[Any, Any]:
     if not isinstance(array.dims, tuple):
         raise ValueError("`states` is an xarray Dataset; pass one of its arrays, e.g. `Trajectories(dataset['x'])`.")
     if array.dims[:2] != ("path", "time") or "time" not in array.coords:
-        raise ValueError(
-            f"An xarray array needs dimensions ('path', 'time', …) and a `time` coordinate; got {array.dims}. "
-            "Rename and transpose first, or pass `times` yourself."
-        )
+        needed = "dimensions ('path', 'time', …) and a `time` coordinate"
+        raise ValueError(f"An xarray array needs {needed}; got {array.dims}. Rename and transpose, or pass `times`.")
     return array.data, np.asarray(array.coords["time"])
 
 
@@ -396,13 +351,10 @@ def _writable(array: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(array)
     except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be one array of numbers. Paths of different lengths? Pad them and pass `lengths`. ({error})"
-        ) from error
+        ragged = "Paths of different lengths? Pad them and pass `lengths`."
+        raise ValueError(f"`{name}` must be one array of numbers. {ragged} ({error})") from error
     if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days first?"
-        )
+        raise ValueError(f"`{name}` must hold numbers; got dtype {array.dtype}. Convert times to seconds or days?")
     if array.dtype.byteorder == ">" or array.dtype == np.float16 or array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if any(stride < 0 for stride in array.strides):
@@ -426,9 +378,7 @@ def split_paths(count: int, held_out: float, *, seed: int) -> tuple[Tensor, Tens
     """Numbers of the training and the held-out paths, drawn at random; at least one path is held out."""
     held = max(1, round(count * held_out))
     if held >= count or held_out <= 0:
-        raise ValueError(
-            f"`held_out` = {held_out:g} leaves {count - held} of {count} paths to train on; both sides need one. Cut "
-            "long paths into shorter ones, bring more, or train without a check: `held_out=0`."
-        )
+        left = f"leaves {count - held} of {count} paths to train on; both sides need one"
+        raise ValueError(f"`held_out` = {held_out:g} {left}. Cut long paths, or train without a check: `held_out=0`.")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[held:].sort().values, order[:held].sort().values

@@ -41,7 +41,8 @@ class Explorer:
         labels = (self.data.labels if self.data else flow.labels) or Labels()
         labels = labels if self.starts.ndim == 2 else Labels(labels.time)
         d = min(self.starts[0].numel(), MOST)
-        self.clock, self.names = str(labels.time), [str(label) for label in labels.coordinates(d)]
+        texts = labels.texts(d)
+        self.clock, self.names = texts[0], texts[1:]
         pairs = list(combinations(range(d), 2)) or [(0, 0)]
         wide = {"style": {"description_width": "initial"}}
         self.time = widgets.IntSlider(0, 0, FRAMES - 1, description="time", readout=False, continuous_update=True)
@@ -140,9 +141,7 @@ def _starts(flow: Any, data: Any) -> Tensor:
         return torch.as_tensor(data)[:PARTICLES]
     network: Any = getattr(flow.velocity, "network", None)
     if not (hasattr(network, "mean") and hasattr(network, "scale")):
-        raise ValueError(
-            "This flow does not know where its data starts: pass it, `explore(flow, data)`, or states (n, *state)."
-        )
+        raise ValueError("This flow does not know where its data starts: `explore(flow, data)`, or states (n, *state).")
     shape = (PARTICLES, *network.state_shape)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=network.mean.dtype)
     return network.mean + network.scale * noise

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from phibe import OU, Flow
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, polynomials
 from phibe.integrators import METHODS
 from phibe.linear.affine import fit_affine
 from phibe.linear.basis import fit_basis
@@ -53,7 +53,7 @@ def test_knots_from_moments_equal_the_basis_fit_on_all_transitions(objective):
     data = OU.nonreversible().simulate(paths=60, times=torch.linspace(0, 1, 25).double(), seed=3)
     knots = torch.tensor([0.0, 0.1, 0.3, 0.9], dtype=torch.float64)
     field = fit_affine(data, objective, knots=knots).velocity
-    basis = fit_basis(data, lift(in_time(polynomials(1), knots)), objective).velocity
+    basis = fit_basis(data, lift(InTime(polynomials(1), knots)), objective).velocity
     x = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     t = torch.linspace(0, 1, 50, dtype=torch.float64)
     torch.testing.assert_close(field(x, t), basis(x, t), rtol=1e-7, atol=1e-7)

@@ -119,7 +119,7 @@ def test_data_of_other_kinds_is_described(here, say):
     save_data(Trajectories(torch.randn(2, 3, 9, 2, 2), own, lengths=[3, 2]), "ragged.zarr")
     code, out, _ = say("check", "ragged.zarr")
     assert code == 0
-    for fact in ("2 to 3 of them observed", "each path its own", "(median; from 0.1 to 0.4)", "(9, 2, 2)", "1 more"):
+    for fact in ("2 to 3 a path", "each path its own", "(median; from 0.1 to 0.4)", "(9, 2, 2)", "1 more"):
         assert fact in out
 
 

@@ -9,7 +9,7 @@ from problems import PAPER, normal, order, properties, real, reversible_systems
 from torch.func import jacrev, vmap
 
 from phibe import OU, FitConfig, Trajectories, fit, theory
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, polynomials
 from phibe.linear.affine import AffineField, fit_affine
 from phibe.linear.basis import fit_basis
 from phibe.metrics import global_velocity_error
@@ -297,7 +297,7 @@ def test_one_path_on_a_grid_is_fitted_between_knots():
     """A single sample at each time is enough when the field has knots: the affine field of the basis fit."""
     data, knots = still(OU.nonreversible()).simulate(paths=1, times=torch.linspace(0, 9, 901)), real([0.0, 4.0, 9.0])
     field = fit_affine(data, "symmetric", knots=knots).velocity
-    same = fit_basis(data, lift(in_time(polynomials(1), knots)), "symmetric").velocity
+    same = fit_basis(data, lift(InTime(polynomials(1), knots)), "symmetric").velocity
     x, t = normal(9, 2), torch.linspace(0, 9, 9, dtype=torch.float64)
     torch.testing.assert_close(field(x, t), same(x, t), rtol=1e-8, atol=1e-8)
     with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`"):

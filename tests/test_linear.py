@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import jvp
 
 from phibe import OU, Trajectories, theory
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, polynomials
 from phibe.calculus import divergence
 from phibe.linear.affine import AffineField, affine_sums, fit_affine
 from phibe.linear.basis import fit_basis
@@ -79,7 +79,7 @@ def test_at_one_time_an_affine_basis_gives_the_affine_fit(objective):
 
 @pytest.mark.parametrize("objective", EXACT)
 def test_a_lifted_basis_is_the_basis_of_its_fields(objective):
-    data, lifted = _data(), lift(in_time(polynomials(2), real([0.2, 0.4])))
+    data, lifted = _data(), lift(InTime(polynomials(2), real([0.2, 0.4])))
     fields = [fit_basis(data, b, objective, **OPTIONS[objective]) for b in (lifted, lambda x, t: lifted(x, t))]
     for part in ("gram", "moment"):
         a, b = (getattr(flow.velocity, part) for flow in fields)
@@ -161,7 +161,7 @@ def _affine():
 
 
 def _basis():
-    return lambda x, t: in_time(polynomials(0), KNOTS)(x, t) @ VALUES[:, None]
+    return lambda x, t: InTime(polynomials(0), KNOTS)(x, t) @ VALUES[:, None]
 
 
 def _network():
@@ -288,7 +288,7 @@ KINDS = {
     "affine, both ends": partial(affine_sums, objective="stratonovich"),
     "affine, knots": partial(affine_sums, objective="isotropic", knots=real([0.1, 0.3, 0.6])),
     "basis": partial(sums, basis=lift(polynomials(3)), objective="phibe"),
-    "basis in time": partial(sums, basis=lift(in_time(polynomials(2), real([0.1, 0.3, 0.6]))), objective="symmetric"),
+    "basis in time": partial(sums, basis=lift(InTime(polynomials(2), real([0.1, 0.3, 0.6]))), objective="symmetric"),
     "basis, weighted": partial(sums, basis=lift(polynomials(2)), objective="symmetric2", weighted=True),
 }
 
@@ -320,7 +320,7 @@ class Elsewhere(ThreadPoolExecutor):
 
 @pytest.mark.parametrize("objective", ["phibe", "isotropic", "symmetric", "stratonovich"])
 def test_any_executor_sums_the_blocks(objective):
-    data, basis = _data(), lift(in_time(polynomials(2), real([0.2, 0.4])))
+    data, basis = _data(), lift(InTime(polynomials(2), real([0.2, 0.4])))
     with Elsewhere(2) as executor:
         affine = fit_affine(data.blocks(7), objective, executor=executor).velocity
         field = fit_basis(data, basis, objective, blocks=7, executor=executor).velocity
@@ -379,7 +379,7 @@ def test_ragged_and_irregular_data_give_the_answer_of_the_regular_data_they_enco
     knotted = [fit_affine(d, objective, knots=[0.2, 0.3, 0.4], **OPTIONS[objective]).velocity for d in (data, other)]
     torch.testing.assert_close(knotted[1].matrices, knotted[0].matrices, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(knotted[1].offsets, knotted[0].offsets, rtol=1e-7, atol=1e-7)
-    basis = lift(in_time(polynomials(2), real([0.2, 0.4])))
+    basis = lift(InTime(polynomials(2), real([0.2, 0.4])))
     expected, found = (fit_basis(d, basis, objective, **OPTIONS[objective]).velocity for d in (data, other))
     torch.testing.assert_close(found.gram, expected.gram, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(found.moment, expected.moment, rtol=1e-10, atol=1e-10)
@@ -518,7 +518,7 @@ def test_requests_that_cannot_be_met_say_what_can():
         with pytest.raises(ValueError, match="`objective` must be one of phibe, isotropic, regression.*got 'ridge'"):
             fit(data, "ridge")
     own = Trajectories(data.states, data.times + torch.arange(20)[:, None] / 7)
-    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`, e\.g\. `knots="):
+    with pytest.raises(ValueError, match=r"needs 3 or more samples there.*Pass `knots`, as `knots="):
         fit_affine(own)
     with pytest.raises(ValueError, match="`knots` must be at least two increasing times; got"):
         fit_affine(own, knots=[0.5, 0.1])

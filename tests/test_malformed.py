@@ -148,7 +148,7 @@ ARRAYS = {
     "times of another length": (npz(times=TIMES[:-1]), "`times` must have shape (6,) or (6, 6)"),
     "no finite time": (npz(times=TIMES * np.nan), "`times` must be finite and increase"),
     "dates as times": (npz(times=np.array("2024-01-01", "M8[D]") + np.arange(6)), "Convert times to seconds or days"),
-    "lengths beyond the end": (npz(lengths=np.full(6, 9)), "`lengths` goes up to 9"),
+    "lengths beyond the end": (npz(lengths=np.full(6, 9)), "up to 6; got shape (6,), up to 9"),
     "broken lengths": (npz(lengths=np.full(6, 2.5)), "`lengths` must be whole numbers"),
     "missing in npz": (npz(states=nan()), "2 of 36 observations have a missing value, the first in path 2"),
     "flat npy": (npy(np.arange(5.0)), "holds states (5,) and no times"),

@@ -145,10 +145,10 @@ def test_a_condition_is_read_but_not_differentiated():
     [
         (lambda: build("cnn", (2,)), "one of mlp, residual, unet, transformer, basis; got 'cnn'"),
         (lambda: build("mlp", (2,), breadth=3), "no argument breadth; it takes width, depth"),
-        (lambda: MLP((2,), activation="relu"), "one of silu, .* Piecewise-linear ones"),
+        (lambda: MLP((2,), activation="relu"), "one of silu, .* kinks"),
         (lambda: MLP((2,), depth=0), "`depth` must be at least 1; got 0"),
         (lambda: MLP(()), "positive sizes"),
-        (lambda: Normalised(MLP((2,)), (2,), scale=[1.0, 2.0, 3.0]), "`scale` must be one number or 2, .* got 3"),
+        (lambda: Normalised(MLP((2,)), (2,), scale=[1.0, 2.0, 3.0]), "`scale` must be one number or 2; got 3"),
         (lambda: UNet((1, 30, 30)), r"sides divisible by 4; got \(1, 30, 30\)"),
         (lambda: UNet((4,)), r"takes states \(channels, height, width\)"),
         (lambda: UNet((1, 8, 8), padding="mirror"), "'circular' .* or 'zeros'; got 'mirror'"),

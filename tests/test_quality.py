@@ -83,8 +83,8 @@ def test_a_flow_is_integrated_to_the_very_times_of_each_path(own_times):
     decay = Flow(lambda x, t: -x, None, 0.01)
     marks = place_marks(own_times, 5, elapsed=False)
     states = integrate(decay, own_times, marks)
-    there = marks.index >= 0
-    t = own_times.times[torch.arange(240)[:, None], marks.index.clamp(min=0)]
+    there = marks.places >= 0
+    t = own_times.times[torch.arange(240)[:, None], marks.places.clamp(min=0)]
     exact = own_times.states[:, :1] * torch.exp(-t)[..., None]
     torch.testing.assert_close(states[there], exact[there], rtol=0, atol=1e-8)
     assert torch.isnan(states[~there]).all()
@@ -97,10 +97,10 @@ def test_marks_on_a_shared_grid_are_observed_times(data, own_times):
     assert float(marks.times[-1]) == 1.0
     torch.testing.assert_close(observed(data, marks)[:, -1], data.states[:, -1])
     between = place_marks(data, 20, elapsed=False, every=2)
-    assert between.index[0].tolist() == [1, 3, 5, 7, 9, 11]
+    assert between.places[0].tolist() == [1, 3, 5, 7, 9, 11]
     late = place_marks(own_times, 4, elapsed=False)
-    near = own_times.times[torch.arange(240)[:, None], late.index.clamp(min=0)] - late.times
-    assert float(near[late.index >= 0].abs().max()) <= 0.5 * float(late.times[1] - late.times[0]) + 1e-12
+    near = own_times.times[torch.arange(240)[:, None], late.places.clamp(min=0)] - late.times
+    assert float(near[late.places >= 0].abs().max()) <= 0.5 * float(late.times[1] - late.times[0]) + 1e-12
 
 
 def test_pieces_of_one_path_are_compared_by_the_time_since_they_began():

@@ -110,9 +110,9 @@ def test_an_experiment_is_found_under_its_name_with_every_preset(name):
 def test_the_lazy_names_are_those_that_editors_see():
     tree = ast.parse(Path(phibe.__file__).read_text("utf8"))
     (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {node.module: tuple(alias.name for alias in node.names) for node in typed.body}
-    assert seen == phibe._HOMES
-    assert sorted(name for names in seen.values() for name in names) == sorted(phibe.__all__)
+    seen = [(node.module, alias.asname) for node in typed.body for alias in node.names]
+    assert seen == [(home, name) for home, names in phibe._HOMES.items() for name in names]
+    assert [name for _, name in seen] == phibe.__all__
     assert {*phibe.__all__} <= {*dir(phibe)}
     assert all(getattr(phibe, name).__name__ == name for name in ("fit", "OU", "diagnose", "phibe"))
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from phibe import theory
-from phibe.bases import in_time, lift, polynomials
+from phibe.bases import InTime, lift, polynomials
 from phibe.experiments import plan
 from phibe.experiments.baselines.kernel import fit_kernel
 from phibe.experiments.ou import PROCESSES, still
@@ -293,7 +293,7 @@ def _integrated(flow: Flow, starts: list[Trajectories]) -> list[Tensor] | None:
 def _cubic(config: NonlinearConfig) -> dict[str, Flow]:
     """Fits in closed form: cubic in x, piecewise linear in time."""
     knots = torch.linspace(0, config.well_horizon, 9, dtype=torch.float64)
-    basis, data = lift(in_time(polynomials(3), knots)), observe_well(config, seed=0)
+    basis, data = lift(InTime(polynomials(3), knots)), observe_well(config, seed=0)
     return {f"{name}, cubic": fit_basis(data, basis, name) for name in LEARNERS}
 
 

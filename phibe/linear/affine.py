@@ -76,11 +76,10 @@ def fit_affine(
 ) -> Flow:
     """The affine field at each observation time that minimises the objective   [paper: affine velocity field].
 
-    Solved with the pseudo-inverse. `noise` is σ² for `isotropic` (default: estimated). A time that the objective cannot
-    see, as `symmetric` the first and the last, takes the field of the nearest that it can. When paths have times of
-    their own, few start at the same instant: pass `knots`, and the field is piecewise linear in time between them,
-    fitted to all samples at once. An iterable of blocks of paths is read once, so that data may be simulated or loaded
-    as it is used; an `executor` of `concurrent.futures` sums the blocks side by side.
+    `noise` is σ² for `isotropic` (default: estimated). A time that the objective cannot see, as `symmetric` the first
+    and the last, takes the field of the nearest that it can. For paths with times of their own pass `knots`: the field
+    is then piecewise linear in time between them, fitted to all samples at once. An iterable of blocks of paths is read
+    once, so that data may be simulated or loaded as it is used; an `executor` sums the blocks side by side.
 
     >>> from phibe.systems.ou import OU
     >>> blocks = (OU.reversible().simulate(paths=1000, times=[0.0, 0.1, 0.2], seed=i) for i in range(5))
@@ -97,8 +96,11 @@ def fit_affine(
     whole = _isotropic(whole, noise) if objective == "isotropic" else whole
     if knots is None:
         whole = _seen(whole, objective)
-        if not (complete and objective in FORWARD):
-            _require_enough(whole)
+        least, counts = whole.gram.shape[1], whole.counts.sum(1)
+        if not (complete and objective in FORWARD) and float(counts.median()) < least:
+            few = f"half of the {len(counts)} times have {int(counts.median())} or fewer"
+            fix = "Pass `knots`, as `knots=torch.linspace({:g}, {:g}, 20)`.".format(*whole.interval)
+            raise ValueError(f"A field at each time needs {least} or more samples there; {few}. {fix}")
     times, *solution = (whole.keys, *_solve_times(whole)) if knots is None else (knots, *_solve_knots(whole))
     field = AffineField(times, *(part.to(whole.dtype) for part in solution))
     return Flow(field, whole.interval, whole.step, method=find_objective(objective).method)
@@ -132,22 +134,9 @@ def _seen(found: Sums, objective: str) -> Sums:
     counts = found.counts
     seen = (counts > 0).all(1) if (counts[:, 1] > 0).any() else counts[:, 0] > 0
     if (counts > 0).any() and not seen.any():
-        raise ValueError(
-            f"`{objective}` needs times that some transitions start from and others end at; there are none. Pass "
-            "`knots` to fit a field that is piecewise linear in time, or take objective 'phibe'."
-        )
+        needed = f"`{objective}` needs times that some transitions start from and others end at; there are none."
+        raise ValueError(f"{needed} Pass `knots`, for a field piecewise linear in time, or take objective 'phibe'.")
     return replace(found, **{name: getattr(found, name)[seen] for name in ("keys", *ADDED)})
-
-
-def _require_enough(found: Sums) -> None:
-    least, count = found.gram.shape[1], found.counts.sum(1)
-    if float(count.median()) < least:
-        start, end = found.interval
-        raise ValueError(
-            f"An affine field at each time needs {least} or more samples there; half of the {len(count)} "
-            f"different times have {int(count.median())} or fewer. Pass `knots`, e.g. "
-            f"`knots=torch.linspace({start:g}, {end:g}, 20)`."
-        )
 
 
 def _isotropic(found: Sums, noise: float | None) -> Sums:
@@ -169,12 +158,9 @@ def _solve_times(found: Sums) -> tuple[Tensor, Tensor]:
     gram = found.gram[:, :d, :d] / n
     inverse, rank = pseudo_inverse(gram - mean @ mean.mT, floor=1e-11 * gram.diagonal(dim1=1, dim2=2))
     if (deficient := rank < d).any():
-        where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3])
-        warnings.warn(
-            f"The states span fewer than {d} dimensions at {where}{' …' if deficient.sum() > 3 else ''}: "
-            "the affine field there is the one of smallest norm among many.",
-            stacklevel=3,
-        )
+        where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3]) + " …" * (int(deficient.sum()) > 3)
+        smallest = "the affine field there is the one of smallest norm"
+        warnings.warn(f"The states span fewer than {d} dimensions at {where}: {smallest}.", stacklevel=3)
     matrix = (inverse @ right).mT
     return matrix, (pull.mT - matrix @ (mean + found.shift[:, None]))[..., 0]
 

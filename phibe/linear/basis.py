@@ -55,9 +55,7 @@ class BasisField(nn.Module):
     def covariance(self) -> Tensor:
         """Of θ, (p, p): blocks are taken to be independent."""
         if (count := len(self.influence)) < 2:
-            raise ValueError(
-                "This field knows no standard errors: fit it with `blocks`, e.g. `fit_basis(…, blocks=20)`."
-            )
+            raise ValueError("This field knows no standard errors: fit it with `blocks`, as `fit_basis(…, blocks=20)`.")
         return count / (count - 1) * self.influence.mT @ self.influence
 
     def standard_error(self, x: Tensor, t: Tensor) -> Tensor:
@@ -80,10 +78,9 @@ def fit_basis(
     """The combination of basis fields that minimises the objective, H_N θ = c_N   [paper: fixed linear-basis models].
 
     H_N is the mean of ΨᵀΨ and c_N that of ψ_ℓ·u + ½ Σ q dᵀ(∇ψ_ℓ)d over the samples (`weighted` by the objective's
-    weights), with its targets and directions. `ridge` adds a multiple of the identity to H_N. Where H_N is singular the
-    solution of smallest norm is taken, with a warning. With more `blocks` than one the field also knows its standard
-    errors: the data falls into so many, groups of paths or, of few paths, stretches of them, that are taken to be
-    independent; it may also come in blocks. An `executor` of `concurrent.futures` sums them side by side.
+    weights). `ridge` adds a multiple of the identity to H_N. Where H_N is singular the solution of smallest norm is
+    taken, with a warning. With more `blocks` than one (see `Trajectories.blocks`; the data may also come in blocks) the
+    field knows its standard errors. An `executor` of `concurrent.futures` sums them side by side.
 
     >>> from phibe.bases import lift, polynomials
     >>> from phibe.systems.ou import OU
@@ -105,11 +102,8 @@ def fit_basis(
     inverse, rank = pseudo_inverse(gram)
     theta, columns = inverse @ moment, moment.shape[1]
     if rank < len(gram):
-        warnings.warn(
-            f"The {theta.numel()} basis fields are only {int(rank) * columns} different ones here; "
-            "θ is the solution of smallest norm.",
-            stacklevel=2,
-        )
+        few = f"The {theta.numel()} basis fields are only {int(rank) * columns} different ones here"
+        warnings.warn(f"{few}; θ is the solution of smallest norm.", stacklevel=2)
     influence = torch.stack([inverse @ (m - g @ theta) for g, m in (part.equations() for part in parts)]) / count
     full = torch.kron(gram, torch.eye(columns, dtype=torch.float64))
     field = BasisField(basis, theta.flatten(), full, moment.flatten(), influence.flatten(1), int(rank) * columns)
@@ -293,8 +287,7 @@ def best(tried: Sequence[Trial]) -> Trial:
 def choose(tried: Sequence[Trial], found: dict[int, Folds], data: Trajectories) -> Normalised:
     """Of the best by the objective, the one whose flow keeps closest to the observed marginals; of equals the smallest.
 
-    The objective weighs errors where the data is. Integrated, an error may lead to where there is none, and there a
-    polynomial or a wave says anything: so the flows of the few best are integrated from the first times to the last.
+    The objective weighs errors where the data is; integrated, an error may lead to where there is none.
     """
     ranked = sorted(tried, key=lambda trial: trial.mean)
     limit = ranked[0].mean + CLOSE * abs(ranked[0].mean)
@@ -325,10 +318,10 @@ def marginal_gap(flow: Flow, data: Trajectories) -> float:
     wide[:, 0] += (wide[:, 0] - wide[:, 0].mean(0)) / 2
     flowed, apart = (integrate(flow, part, marks) for part in (data, data._with(wide, data.times, data.lengths)))
     for states in (flowed, apart):
-        far = ((states[marks.index >= 0] - centre) / unit).abs()
+        far = ((states[marks.places >= 0] - centre) / unit).abs()
         if not bool((far < FAR).all()):  # NaN is not below FAR either
             return math.inf
-    flowed, seen, there = flowed / unit, observed(data, marks) / unit, marks.index >= 0
+    flowed, seen, there = flowed / unit, observed(data, marks) / unit, marks.places >= 0
     pairs = [(flowed[rows, k], seen[rows, k]) for k, rows in enumerate(there.unbind(1)) if int(rows.sum()) > 1]
     squares = [sliced_w2(*pair, directions=32) ** 2 for pair in pairs]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0

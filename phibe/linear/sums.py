@@ -29,13 +29,12 @@ class Sums:
     """Sums over the places of each of G groups, in float64, with K features and m columns.
 
     `gram` = Σ φφᵀ (G, K, K), `target` = Σ φ uᵀ and `spread` = ½ Σ q (∇φ·d) dᵀ (G, K, m). A basis that is not of the
-    form φ_k e_i has fields for features, one row for each coordinate, and m = 1. `counts` (G, 2) has the number of
-    places (or their weight) that are the first of their stencil, and of the others.
+    form φ_k e_i has fields for features, one row for each coordinate, and m = 1. `counts` (G, 2) are the weights of
+    the places that are the first of their stencil, and of the others.
 
-    The groups are the times of `keys` (G,), or the stretches between knots, each with the two hats that are not zero
-    there, so that neighbours share half of their features; a basis without knots has one group. Features (x − shift, 1)
-    are kept around a `shift` (d,), so that small increments of large states survive; it is empty for all others.
-    `interval`, `step` and `dtype` are those of the data; `step` is the least of the typical steps of its parts.
+    The groups are the times of `keys` (G,), or the stretches between knots with the two hats that are not zero there,
+    so that neighbours share half of their features, or one. Features (x − shift, 1) are kept around a `shift` (d,),
+    empty for all others, so that small increments of large states survive. `step` is the least of those of the parts.
     """
 
     keys: Tensor
@@ -120,9 +119,6 @@ def merged(parts: Iterable[Sums], objective: str) -> Sums:
     return whole
 
 
-# -- any data, any objective, any basis --------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def sums(
     data: Trajectories,
@@ -191,10 +187,8 @@ class Design:
 
         values, right = self.values(place, s), sides(u)
         if not self.lifted and (values.ndim < 3 or values.shape[2:] != x.shape[1:]):
-            raise ValueError(
-                f"A basis must return (n, p, *state), here (n, p, {', '.join(map(str, x.shape[1:]))}); got "
-                f"{tuple(values.shape)} for n = {len(x)}. Scalar features φ_k(x, t)? Wrap them: `lift(features)`."
-            )
+            got = f"{tuple(values.shape)} of states {tuple(x.shape)}"
+            raise ValueError(f"A basis must return (n, p, *state); got {got}. Scalar features? `lift(features)`.")
         phi = rows(values)
         heavy = phi * weight.repeat_interleave(len(phi) // len(t))[:, None]
         gram, target = outer(phi, torch.cat([heavy, right], 1)).split([phi.shape[1], right.shape[1]], 2)
@@ -257,8 +251,7 @@ class Band:
     """Running sums Σ x_t, Σ x_t x_tᵀ and Σ x_t x_{t+1}ᵀ: all that the affine fit needs of complete paths on one grid.
 
     The products stand in the band of the Gram matrix of a path seen as one long row; a few times at once, with one time
-    of overlap, make a small dense product that BLAS does well: one pass at the speed of memory. The sums are of float64
-    whatever the data's type, around a `shift`, so that small increments of large states survive the differences.
+    of overlap, make a small dense product that BLAS does well. Sums are in float64, around a `shift`.
     """
 
     def __init__(self, data: Trajectories, shift: Tensor):

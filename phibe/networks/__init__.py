@@ -37,8 +37,6 @@ def build(name: str, state_shape: Sequence[int], **arguments: Any) -> Network:
     if name not in NETWORKS:
         raise ValueError(f"`network` must be one of {', '.join(NETWORKS)}; got {name!r}.")
     if unknown := arguments.keys() - {*arguments_of(name)}:
-        raise ValueError(
-            f"The network {name!r} has no argument {', '.join(sorted(unknown))}; it takes "
-            f"{', '.join(arguments_of(name))}."
-        )
+        takes = ", ".join(arguments_of(name))
+        raise ValueError(f"The network {name!r} has no argument {', '.join(sorted(unknown))}; it takes {takes}.")
     return NETWORKS[name](state_shape, **arguments)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from phibe.bases import hats, polynomials
-from phibe.networks.network import Network
+from phibe.networks.network import Network, keywords
 
 
 class Basis(Network):
@@ -35,7 +35,7 @@ class Basis(Network):
         time: bool = True,
         seed: int = 0,
     ):
-        super().__init__(state_shape, degree=degree, waves=waves, knots=knots, time=time, seed=seed)
+        super().__init__(state_shape, **keywords(locals()))
         if degree < 0 or waves < 0 or knots < 1:
             raise ValueError(f"`degree`, `waves` ≥ 0 and `knots` ≥ 1 are needed; got {degree}, {waves} and {knots}.")
         size, generator = math.prod(self.state_shape), torch.Generator().manual_seed(seed)

@@ -18,11 +18,23 @@ from phibe.objectives import find_objective, phibe, regression
 
 
 @contextmanager
-def fixed(x: Tensor, seed: int) -> Iterator[None]:
-    """Random numbers from the seed, and the caller's own untouched."""
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Random numbers from the seed, on the CPU and the device, and the caller's own untouched."""
+    with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 @torch.no_grad()
@@ -39,7 +51,7 @@ def check_kinks(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor) -> None:
     seed = torch.initial_seed()
 
     def look(s: Tensor) -> Tensor:
-        with fixed(x, seed):
+        with seeded(seed, x.device):
             v, slope = along(lambda z: network(z, stamps), lines + s.reshape(-1, *[1] * (x.ndim - 1)) * ways, ways)
         return torch.stack([v, slope], dim=1).reshape(len(s), 2, x.shape[1], -1)
 
@@ -57,10 +69,8 @@ def check_kinks(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor) -> None:
         at_left, at_right = torch.where(wide, at_left, at_middle), torch.where(wide, at_middle, at_right)
         if float(_change(at_left, at_right, size).max()) < 1e-6:
             return
-    raise ValueError(
-        "The velocity has kinks or jumps in x (a functional relu, abs, clamp, max or rounding?): autograd drops them "
-        "from the Jacobian term, and the fit is biased. Use SiLU, GELU or tanh, or objective='symmetric'."
-    )
+    kinks = "kinks or jumps in x (a functional relu, abs, clamp, max or rounding?)"
+    raise ValueError(f"The velocity has {kinks}: {_KINK}. Use {_SMOOTH}, or objective='symmetric'.")
 
 
 def _change(a: Tensor, b: Tensor, size: Tensor) -> Tensor:
@@ -78,7 +88,7 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
         dt = (dx.norm() / network(x, t).norm().clamp(min=1e-12 * float(dx.norm()))).expand(len(x))
 
     def loss() -> Tensor:
-        with fixed(x, seed):
+        with seeded(seed, x.device):
             return objective(network, x, t, dx, dt).mean()
 
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad and p.numel()}
@@ -98,11 +108,8 @@ def check_gradient(network: nn.Module, x: Tensor, t: Tensor, dx: Tensor, objecti
     if worst < 1e-4:
         return worst
     name = max(parameters, key=lambda n: error([n]))
-    raise ValueError(
-        f"The objective's parameter gradient is {100 * worst:.2g} % away from finite differences, most at `{name}`. "
-        "An operation behind it (a `detach`, an autograd function of your own?) is not right under this objective; "
-        "write it with others."
-    )
+    far = f"{100 * worst:.2g} % away from finite differences, most at `{name}`"
+    raise ValueError(f"The objective's parameter gradient is {far}. A `detach`, or an autograd function of your own?")
 
 
 @torch.no_grad()
@@ -119,8 +126,6 @@ def _difference(loss: Callable[[], Tensor], ways: dict[Tensor, Tensor], *, step:
     return (values[0] - values[1]) / (2 * step)
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
-
 _KINK = "its slope jumps, autograd drops these jumps from the Jacobian term, and the fit is biased"
 _MIXED = "in training it mixes the samples of a batch, so that a velocity depends on the others drawn with it"
 _SMOOTH = "nn.SiLU, nn.GELU or nn.Tanh"
@@ -135,9 +140,7 @@ REFUSED: list[tuple[tuple[type[nn.Module], ...], str, str]] = [
 """Modules that objectives with a Jacobian cannot take: which, why, and what to use instead."""
 
 
-def check_network(
-    network: nn.Module, x: Tensor, t: Tensor | None = None, *, objective: str = "phibe", seed: int = 0
-) -> float:
+def check_network(network: nn.Module, x: Tensor, t: Tensor | None = None, *, objective: str = "phibe") -> float:
     """Largest relative error of the objective's parameter gradient against central differences; ValueError if the
     network will not do, naming the module, the reason and the replacement.
 
@@ -147,18 +150,28 @@ def check_network(
     """
     jacobian = find_objective(objective).jacobian
     t = torch.linspace(0, 1, len(x), dtype=x.dtype, device=x.device) if t is None else t
-    _check_input(network, x, t)
+    if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
+        got = f"{x.dtype} {tuple(x.shape)} and {tuple(t.shape)}"
+        raise ValueError(f"`x` must be floats (n, *state) and `t` (n,); got {got}.")
+    if not any(p.requires_grad for p in network.parameters()):
+        raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
     few = 8 if x[0].numel() <= 64 else 2
     x, t = x[:few].detach(), t[:few].detach()
     if jacobian:
         _check_modules(network)
-    with fixed(x, seed):
-        _check_call(network, x, t)
+    try:
+        twin = copy.deepcopy(network)
+    except (RuntimeError, TypeError) as error:
+        fix = "Does it keep a tensor of an earlier call? Detach it."
+        raise ValueError(f"{type(network).__name__} cannot be copied: {error} {fix}") from error
+    with seeded(0, x.device):
+        _check_call(twin, x, t)
         if x.is_meta:
             return float("nan")
         device = x.device if x.is_cuda else torch.device("cpu")  # not every device has float64
-        x, t = (part.to(device, torch.float64) for part in (x, t))
-        twin = _float64_copy(network, device)
+        x, t, twin = x.to(device, torch.float64), t.to(device, torch.float64), twin.to(device, torch.float64)
+        for p in (p for p in twin.parameters() if p.numel() and not p.any()):
+            nn.init.normal_(p, std=max(1, p.shape[1:].numel()) ** -0.5)  # a last layer of zeros would hide errors
         dx = torch.randn(x.shape, dtype=x.dtype).to(device) * _spread(x)
         with _explained(twin, "its float64 copy"):
             _check_samples(twin, x, t)
@@ -173,39 +186,21 @@ def _spread(x: Tensor) -> Tensor:
     return torch.where(spread > 0, spread, size if size > 0 else 1.0)
 
 
-# -- what can be seen without numbers ----------------------------------------------------------------------------------
-
-
-def _check_input(network: nn.Module, x: Tensor, t: Tensor) -> None:
-    if x.ndim < 2 or not len(x) or not x.is_floating_point() or t.shape != x.shape[:1]:
-        raise ValueError(
-            f"`x` must be floats (n, *state) and `t` (n,); got {x.dtype} {tuple(x.shape)} and {tuple(t.shape)}."
-        )
-    if not any(p.requires_grad for p in network.parameters()):
-        raise ValueError(f"{type(network).__name__} has no trainable parameters. Frozen with `requires_grad_(False)`?")
-
-
 def _check_modules(network: nn.Module) -> None:
     for path, module in network.named_modules():
+        if isinstance(module, batchnorm._BatchNorm) and not module.training and module.running_mean is not None:
+            continue  # it only applies its stored mean and variance: an affine map, and harmless
         for kinds, reason, replacement in REFUSED:
-            if isinstance(module, kinds) and not _frozen(module):
-                raise ValueError(
-                    f"{_name(path, module)} cannot be used with an objective that differentiates the velocity: "
-                    f"{reason}. Use {replacement} instead, or objective='symmetric'."
-                )
-
-
-def _frozen(module: nn.Module) -> bool:
-    """A batch normalisation that only applies its stored mean and variance: an affine map, and harmless."""
-    return isinstance(module, batchnorm._BatchNorm) and not module.training and module.running_mean is not None
+            if isinstance(module, kinds):
+                refused = f"{_name(path, module)} cannot be used with an objective that differentiates the velocity"
+                raise ValueError(f"{refused}: {reason}. Use {replacement}, or objective='symmetric'.")
 
 
 def _check_call(network: nn.Module, x: Tensor, t: Tensor) -> None:
     x, before = x.clone(), x
     where = f"x {tuple(x.shape)}, {x.dtype} on {x.device}, t {tuple(t.shape)}"
-    twin = _copy(network)  # so that statistics kept in buffers stay as they were
-    with torch.no_grad(), _explained(twin, where):
-        v = twin(x, t.clone())
+    with torch.no_grad(), _explained(network, where):
+        v = network(x, t.clone())
     _check_output(v, x)
     if x.is_meta:
         return
@@ -221,10 +216,8 @@ def _check_output(v: Any, x: Tensor) -> None:
         got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
         raise ValueError(f"A velocity must have the shape of the state: {tuple(x.shape)} was needed, got {got}.")
     if v.dtype != x.dtype or v.device != x.device:
-        raise ValueError(
-            f"A velocity must be {x.dtype} on {x.device}, as the state is; got {v.dtype} on {v.device}. "
-            "A tensor made inside `forward`? Give it `dtype=x.dtype, device=x.device`."
-        )
+        got = f"{x.dtype} on {x.device}, as the state is; got {v.dtype} on {v.device}"
+        raise ValueError(f"A velocity must be {got}. A tensor made in `forward`? Give it x.dtype and x.device.")
 
 
 @contextmanager
@@ -233,13 +226,10 @@ def _explained(network: nn.Module, where: str) -> Iterator[None]:
     names = {module: _name(path, module) for path, module in network.named_modules()}
     inside: list[str] = []
 
-    def enter(module: nn.Module, _: Any) -> None:
-        inside.append(names[module])
-
-    def leave(*_: Any) -> None:
+    def leave(*_: Any) -> None:  # a hook that returned something would change the output
         inside.pop()
 
-    handles = [module.register_forward_pre_hook(enter) for module in names]
+    handles = [module.register_forward_pre_hook(lambda module, _: inside.append(names[module])) for module in names]
     handles += [module.register_forward_hook(leave) for module in names]
     try:
         yield
@@ -254,10 +244,7 @@ def _explained(network: nn.Module, where: str) -> Iterator[None]:
 
 def _hint(message: str) -> str:
     if "attention" in message and "forward AD" in message:
-        return (
-            "The fused attention kernels have no forward-mode derivative: put the call inside "
-            "`with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):`."
-        )
+        return "Fused attention has no forward derivative: call it inside `with sdpa_kernel(SDPBackend.MATH):`."
     if "forward AD" in message or "jvp" in message:
         return "torch cannot differentiate this operation forward: write it with others, or use objective='symmetric'."
     if "in-place" in message or "inplace" in message:
@@ -271,36 +258,12 @@ def _name(path: str, module: nn.Module) -> str:
     return f"`{path}` ({type(module).__name__})" if path else type(module).__name__
 
 
-def _copy(network: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(network)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{type(network).__name__} cannot be copied: {error} Does it keep a tensor of an earlier call? Detach it."
-        ) from error
-
-
-def _float64_copy(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy in which no parameter is all zero: a last layer that starts at zero would hide errors behind it."""
-    twin = _copy(network).to(device, torch.float64)
-    with torch.no_grad():
-        for p in twin.parameters():
-            if p.numel() and not p.any():
-                p.normal_(std=max(1, p.shape[1:].numel()) ** -0.5)
-    return twin
-
-
 @torch.no_grad()
 def _check_samples(network: nn.Module, x: Tensor, t: Tensor) -> None:
     """Each sample has a velocity of its own, whatever else is in the batch (in evaluation mode)."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    together = network(x, t)
-    _check_output(together, x)
-    alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
-    for module, mode in modes.items():
-        module.training = mode
+    with evaluating(network):
+        together = network(x, t)
+        _check_output(together, x)
+        alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(len(x))])
     if not torch.allclose(together, alone, rtol=1e-6, atol=1e-9 * float(together.abs().max())):
-        raise ValueError(
-            "The velocity of a sample depends on the others in its batch. A mean, softmax or reshape over dimension 0?"
-        )
+        raise ValueError("The velocity of a sample depends on the others in its batch. A mean over dimension 0?")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from phibe.networks.network import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network, keywords
 
 
 class MLP(Network):
@@ -27,7 +27,7 @@ class MLP(Network):
         activation: str = "silu",
         time: bool = True,
     ):
-        super().__init__(state_shape, width=width, depth=depth, activation=activation, time=time)
+        super().__init__(state_shape, **keywords(locals()))
         size = math.prod(self.state_shape)
         widths = [size + time, *[width] * depth]
         hidden = [(nn.Linear(a, b), ACTIVATIONS[activation]()) for a, b in pairwise(widths)]
@@ -55,7 +55,7 @@ class ResidualMLP(Network):
         time: bool = True,
         angles: int = 0,
     ):
-        super().__init__(state_shape, width=width, blocks=blocks, activation=activation, time=time, angles=angles)
+        super().__init__(state_shape, **keywords(locals()))
         size, act = math.prod(self.state_shape), ACTIVATIONS[activation]
         if not 0 <= angles <= size:
             raise ValueError(f"`angles` must be from 0 to the {size} coordinates of the state; got {angles}.")

@@ -16,6 +16,12 @@ from phibe.trajectories import Trajectories
 ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "softplus": nn.Softplus}
 
 
+def keywords(scope: dict[str, Any]) -> dict[str, Any]:
+    """Of the `locals()` at the beginning of a network's `__init__`, its arguments, as in JSON."""
+    own = {name: value for name, value in scope.items() if name not in ("self", "state_shape", "__class__")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+
+
 class Network(nn.Module):
     """What the networks here share: the shape of a state, and the `arguments` (plain JSON) that rebuild them."""
 
@@ -29,24 +35,20 @@ class Network(nn.Module):
             if arguments[name] < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {arguments[name]}.")
         if arguments.get("activation", "silu") not in ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {', '.join(ACTIVATIONS)}; got {arguments['activation']!r}. "
-                "Piecewise-linear ones (ReLU) are left out: the Jacobian in the objective misses what happens at kinks."
-            )
+            smooth = f"one of {', '.join(ACTIVATIONS)}, as the Jacobian in the objective misses what happens at kinks"
+            raise ValueError(f"`activation` must be {smooth}; got {arguments['activation']!r}.")
 
     def extra_repr(self) -> str:
         return ", ".join([f"state_shape={self.state_shape}", *(f"{k}={v!r}" for k, v in self.arguments.items())])
 
-    def conditioned(self, condition: Tensor) -> Velocity:
+    def conditioned(self: nn.Module, condition: Tensor) -> Velocity:
         """v(x, t) under one condition, of a network that takes one: for objectives and flows."""
         return partial(self, condition=condition)
 
     def _check(self, x: Tensor, t: Tensor) -> None:
         if tuple(x.shape[1:]) != self.state_shape or t.shape != x.shape[:1]:
-            raise ValueError(
-                f"This network takes x (n, {', '.join(map(str, self.state_shape))}) and t (n,); "
-                f"got x {tuple(x.shape)} and t {tuple(t.shape)}."
-            )
+            wanted = f"x (n, {', '.join(map(str, self.state_shape))}) and t (n,)"
+            raise ValueError(f"This network takes {wanted}; got x {tuple(x.shape)} and t {tuple(t.shape)}.")
 
 
 class Normalised(nn.Module):
@@ -82,9 +84,7 @@ class Normalised(nn.Module):
         for name, value in (("mean", mean), ("scale", scale), ("velocity_scale", velocity_scale)):
             value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
             if value.numel() not in (1, shape[0]):
-                raise ValueError(
-                    f"`{name}` must be one number or {shape[0]}, for state {state_shape}; got {value.numel()}."
-                )
+                raise ValueError(f"`{name}` must be one number or {shape[0]}; got {value.numel()}.")
             self.register_buffer(name, value.reshape(shape if value.numel() > 1 else ()).expand(shape).clone())
         for name, value in (("t_start", t_start), ("t_scale", t_scale)):
             self.register_buffer(name, torch.as_tensor(value, dtype=like.dtype, device=like.device))
@@ -123,9 +123,7 @@ class Normalised(nn.Module):
         """(x − m)/s: the state as the network sees it; conditions made of states go through it too."""
         return (x - self.mean) / self.scale
 
-    def conditioned(self, condition: Tensor) -> Velocity:
-        """v(x, t) under one condition, in the network's own units: `net.conditioned(net.standardise(before))`."""
-        return partial(self, condition=condition)
+    conditioned = Network.conditioned  # in the network's own units: `net.conditioned(net.standardise(before))`
 
     def balanced(
         self,
@@ -152,10 +150,10 @@ class Normalised(nn.Module):
 
 def channel_moments(data: Trajectories) -> tuple[Tensor, Tensor]:
     """Mean and variance over all observations, (C,) each, summed about the first state."""
-    pivot = _channels(data.states[:1, 0]).mean((0, 2))
+    pivot = channels(data.states[:1, 0]).mean((0, 2))
     total, square, count = torch.zeros_like(pivot), torch.zeros_like(pivot), 0
     for chunk in data.chunks():
-        x = _channels(chunk.states[chunk._observed()]) - pivot[:, None]
+        x = channels(chunk.states[chunk._observed()]) - pivot[:, None]
         total, square, count = total + x.sum((0, 2)), square + (x * x).sum((0, 2)), count + x[:, 0].numel()
     mean = total / count
     return pivot + mean, (square / count - mean**2).clamp(min=0)
@@ -171,7 +169,7 @@ def _displacements(data: Trajectories) -> tuple[Tensor, Tensor]:
         times = chunk._path_times()
         for i, lag in enumerate(lags):
             inside = chunk._observed(lag + 1)
-            moved = _channels((chunk.states[:, lag:] - chunk.states[:, :-lag])[inside])
+            moved = channels((chunk.states[:, lag:] - chunk.states[:, :-lag])[inside])
             square[i] += (moved * moved).mean(2).sum(0)
             time[i] += (times[:, lag:] - times[:, :-lag])[inside].sum()
             count[i] += inside.sum()
@@ -179,6 +177,6 @@ def _displacements(data: Trajectories) -> tuple[Tensor, Tensor]:
     return (square / count)[seen], (time / count)[seen, 0]
 
 
-def _channels(x: Tensor) -> Tensor:
+def channels(x: Tensor) -> Tensor:
     """(n, *state) → (n, C, rest) in float64: the coordinates of a vector, the channels of anything larger."""
     return x.double().reshape(len(x), x.shape[1], -1)

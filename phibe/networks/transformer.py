@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from phibe.networks.network import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network, keywords
 from phibe.networks.unet import TimeEmbedding, join
 
 
@@ -32,20 +32,10 @@ class Transformer(Network):
         time: bool = True,
         activation: str = "gelu",
     ):
-        super().__init__(
-            state_shape,
-            width=width,
-            depth=depth,
-            heads=heads,
-            condition_channels=condition_channels,
-            time=time,
-            activation=activation,
-        )
+        super().__init__(state_shape, **keywords(locals()))
         if len(self.state_shape) != 3 or width % (4 * heads):
-            raise ValueError(
-                f"This transformer takes states (channels, height, width) and a `width` divisible by 4 × `heads`; got "
-                f"{self.state_shape}, {width} and {heads}."
-            )
+            wanted = "states (channels, height, width) and a `width` divisible by 4 × `heads`"
+            raise ValueError(f"This transformer takes {wanted}; got {self.state_shape}, {width} and {heads}.")
         size, height, breadth = self.state_shape
         act = ACTIVATIONS[activation]
         self.enter = nn.Linear(size + condition_channels, width)

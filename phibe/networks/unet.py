@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phibe.networks.network import ACTIVATIONS, Network
+from phibe.networks.network import ACTIVATIONS, Network, keywords
 
 
 class UNet(Network):
@@ -36,23 +36,11 @@ class UNet(Network):
         time: bool = True,
         activation: str = "silu",
     ):
-        super().__init__(
-            state_shape,
-            channels=channels,
-            multipliers=list(multipliers),
-            blocks=blocks,
-            patch=patch,
-            padding=padding,
-            condition_channels=condition_channels,
-            time=time,
-            activation=activation,
-        )
+        super().__init__(state_shape, **keywords(locals()))
         factor = patch * 2 ** (len(multipliers) - 1)
         if len(self.state_shape) != 3 or any(side % factor for side in self.state_shape[1:]):
-            raise ValueError(
-                f"This U-Net takes states (channels, height, width) with sides divisible by {factor}; got "
-                f"{self.state_shape}. Fewer `multipliers`, a smaller `patch`, or pad the states?"
-            )
+            wanted = f"states (channels, height, width) with sides divisible by {factor}"
+            raise ValueError(f"This U-Net takes {wanted}; got {self.state_shape}. Fewer `multipliers`, or padding?")
         if padding not in ("circular", "zeros"):
             raise ValueError(f"`padding` must be 'circular' (periodic fields) or 'zeros'; got {padding!r}.")
         size, widths, act = self.state_shape[0], [channels * m for m in multipliers], ACTIVATIONS[activation]
@@ -122,9 +110,7 @@ class TimeEmbedding(nn.Module):
 def join(x: Tensor, condition: Tensor | None, wanted: int) -> Tensor:
     """The state with its condition as further channels, of which a network takes so many."""
     if (got := 0 if condition is None else condition.shape[-3]) != wanted:
-        raise ValueError(
-            f"This network takes a condition of {wanted} channels; got {got}. Call `net.conditioned(c)(x, t)`."
-        )
+        raise ValueError(f"This network takes a condition of {wanted} channels; got {got}. Call `net.conditioned(c)`.")
     return x if condition is None else torch.cat([x, condition.expand(len(x), *condition.shape[-3:])], dim=1)
 
 

@@ -2,9 +2,9 @@
 
 Finite volumes on a box with reflecting walls. The flux through a face, J = wρ − D∂ρ with w = b − ½∇·Σ and D = ½Σ_ii,
 is that of Scharfetter and Gummel: exact for constant w and D, second order, and it keeps ρ positive. Where there is no
-noise (D = 0) it becomes the upwind flux, of first order; `flux="central"` stays of second order there, but promises
-no positivity. In time TR-BDF2: second order, L-stable. Assumed: Σ diagonal, one or two dimensions (more would fit the
-code, not the memory), and a box that holds all but a negligible part of the mass. Read next: `phibe/objectives.py`."""
+noise (D = 0) it becomes the upwind flux, of first order. In time TR-BDF2: second order, L-stable. Assumed: Σ diagonal,
+one or two dimensions (more would fit the code, not the memory), and a box that holds all but a negligible part of the
+mass. Read next: `phibe/objectives.py`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from phibe.systems.sde import SDE, Diffusion, Distribution, matrix_divergence
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
-
-# -- interpolation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,6 @@ class Lattice:
 # -- the solution ------------------------------------------------------------------------------------------------------
 
 
-FLUXES = ("exponential", "central")
 FLOOR = 1e-14  # of the peak: below it the density is rounding, and its logarithm is held fixed
 
 Solve = Callable[[float, np.ndarray], np.ndarray]
@@ -95,7 +92,6 @@ def solve_fokker_planck(
     cells: int | Sequence[int] = 400,
     step: float | None = None,
     start: Distribution | None = None,
-    flux: str = "exponential",
 ) -> GridSolution:
     """ρ_t on the box [low, high] at `times`, from `start` at t = 0 (default: the system's own).
 
@@ -104,11 +100,7 @@ def solve_fokker_planck(
     """
     times = torch.as_tensor(times, dtype=torch.float64)
     if times.ndim != 1 or len(times) < 2 or float(times[0]) < 0 or not (times.diff() > 0).all():
-        raise ValueError(
-            "`times` must be two or more increasing values, none negative: `start` is the distribution at t = 0."
-        )
-    if flux not in FLUXES:
-        raise ValueError(f"`flux` must be one of {', '.join(FLUXES)}; got {flux!r}.")
+        raise ValueError("`times` must be two or more increasing values, none negative: `start` is that of t = 0.")
     start = start or getattr(system, "start", None)
     if start is None:
         raise ValueError("This system has no start distribution: pass `start`, e.g. `start=ou.marginal(0.0)`.")
@@ -116,12 +108,9 @@ def solve_fokker_planck(
     log_start = start.log_density(grid.points).numpy()
     mass = float(np.exp(log_start).sum() * math.prod(grid.spacing))
     if abs(mass - 1) > 1e-3:
-        raise ValueError(
-            f"The cells hold a mass of {mass:.4f} of `start`, not 1. A wider box (`low`, `high`) or more `cells`?"
-        )
+        raise ValueError(f"The cells hold a mass of {mass:.4f} of `start`, not 1. A wider box or more `cells`?")
     step = float(times[-1]) / 500 if step is None else step
-    generator = _generator(system, grid, flux)
-    densities = _evolve(generator, np.exp(log_start) / mass, times, step=step, positive=flux == "exponential")
+    densities = _evolve(_generator(system, grid), np.exp(log_start) / mass, times, step=step)
     logs = [np.log(np.maximum(rho, FLOOR * rho.max())) for rho in densities]
     if float(times[0]) == 0:
         logs[0] = log_start
@@ -130,9 +119,6 @@ def solve_fokker_planck(
     parts = (torch.from_numpy(part) for part in (np.stack(densities), velocities))
     rho, v = (part.reshape(len(times), *grid.shape, *part.shape[2:]) for part in parts)
     return GridSolution(grid.axes, times, rho, v)
-
-
-# -- the grid ------------------------------------------------------------------------------------------------------
 
 
 class _Grid(NamedTuple):
@@ -145,9 +131,8 @@ class _Grid(NamedTuple):
 def _grid(d: int, low: Any, high: Any, cells: Any) -> _Grid:
     low, high, cells = (np.broadcast_to(part, d) for part in (low, high, cells))
     if not (low < high).all() or not (cells >= 3).all():
-        raise ValueError(
-            f"A box needs low < high and three or more cells a side; got {low}, {high} with {cells} cells."
-        )
+        got = f"{low}, {high} with {cells} cells"
+        raise ValueError(f"A box needs low < high and three or more cells a side; got {got}.")
     spacing = tuple(float(width) for width in (high - low) / cells)
     axes = tuple(
         torch.from_numpy(a + h * (np.arange(n) + 0.5)) for a, h, n in zip(low, spacing, cells.tolist(), strict=True)
@@ -181,8 +166,8 @@ def _gradient(log: np.ndarray, grid: _Grid) -> np.ndarray:
 # -- space and time ------------------------------------------------------------------------------------------------
 
 
-def _generator(system: Diffusion, grid: _Grid, flux: str) -> csc_array:
-    """A of dρ/dt = Aρ. Its columns sum to zero; off the diagonal it is not negative (for exponential fluxes)."""
+def _generator(system: Diffusion, grid: _Grid) -> csc_array:
+    """A of dρ/dt = Aρ. Its columns sum to zero; off the diagonal it is not negative."""
     from scipy.sparse import coo_array
 
     index = np.arange(len(grid.points)).reshape(grid.shape)
@@ -191,7 +176,7 @@ def _generator(system: Diffusion, grid: _Grid, flux: str) -> csc_array:
         left = np.delete(index, -1, axis).ravel()
         right = np.delete(index, 0, axis).ravel()
         w, spread = (part[:, axis] for part in _transport(system, (grid.points[left] + grid.points[right]) / 2))
-        out, back = (rate / width for rate in _rates(w, spread / width, flux))
+        out, back = (rate / width for rate in _rates(w, spread / width))
         rows += [left, left, right, right]
         columns += [left, right, left, right]
         entries += [-out, back, out, -back]
@@ -199,13 +184,9 @@ def _generator(system: Diffusion, grid: _Grid, flux: str) -> csc_array:
     return coo_array((np.concatenate(entries), place), shape=(index.size, index.size)).tocsc()
 
 
-def _rates(w: np.ndarray, conductance: np.ndarray, flux: str) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the flux J = out·ρ_left − back·ρ_right, with out − back = w; conductance D/Δ.
-
-    Exponential: back = (D/Δ) p/(eᵖ − 1), p = wΔ/D the cell's Péclet number. Central: back = D/Δ − w/2.
-    """
-    if flux == "central":
-        return conductance + w / 2, conductance - w / 2
+def _rates(w: np.ndarray, conductance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of the flux J = out·ρ_left − back·ρ_right, with out − back = w and conductance D/Δ:
+    back = (D/Δ) p/(eᵖ − 1), p = wΔ/D the cell's Péclet number."""
     p = np.divide(w, conductance, out=np.zeros_like(w), where=conductance > 0)
     with np.errstate(over="ignore"):
         bernoulli = np.divide(p, np.expm1(p), out=np.ones_like(p), where=p != 0)
@@ -213,13 +194,11 @@ def _rates(w: np.ndarray, conductance: np.ndarray, flux: str) -> tuple[np.ndarra
     return np.maximum(back + w, 0), back
 
 
-def _evolve(
-    generator: csc_array, density: np.ndarray, times: Tensor, *, step: float, positive: bool
-) -> list[np.ndarray]:
+def _evolve(generator: csc_array, density: np.ndarray, times: Tensor, *, step: float) -> list[np.ndarray]:
     """Densities at `times` by TR-BDF2 from t = 0.
 
-    If they must stay `positive`, a step that would make ρ negative somewhere (in the far tails of a narrow start) is
-    taken as sixteen of backward Euler, which keep it positive whatever their length.
+    A step that would make ρ negative somewhere (in the far tails of a narrow start) is taken as sixteen of backward
+    Euler, which keep it positive whatever their length.
     """
     solve = _resolvent(generator)
     found, now = [], 0.0
@@ -228,15 +207,11 @@ def _evolve(
         h = round((t - now) / max(count, 1), 14)
         for _ in range(count):
             later = _tr_bdf2(generator, solve, density, h)
-            if positive and later.min() < 0:
+            if later.min() < 0:
                 later = reduce(lambda rho, _: solve(h / 16, rho), range(16), density)
             density = later
         found.append(density)
         now = t
-    if (lowest := min(float(rho.min() / rho.max()) for rho in found)) < -1e-3:
-        raise ValueError(
-            f"The density became negative ({lowest:.1e} of its peak): more `cells`, or exponential fluxes?"
-        )
     return found
 
 

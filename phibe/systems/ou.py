@@ -99,8 +99,6 @@ class OU:
     def dimension(self) -> int:
         return self.A.shape[0]
 
-    # -- the SDE ---------------------------------------------------------------------------------------------------
-
     def drift(self, x: Tensor, t: Tensor | float = 0.0) -> Tensor:
         """b(x) = A(x − μ)."""
         return _apply(self.A, x - self.mu)
@@ -188,10 +186,8 @@ class OU:
         """N(μ, B) with AB + BAᵀ = −Σ   [paper: Lyapunov equation]."""
         if not self.is_stable:
             values = ", ".join(f"{complex(z):.3g}" for z in torch.linalg.eigvals(self.A))
-            raise ValueError(
-                "A stationary distribution needs every eigenvalue of `A` to have a negative real part; they are "
-                f"{values}. Did you mean −A?"
-            )
+            needed = "every eigenvalue of `A` to have a negative real part"
+            raise ValueError(f"A stationary distribution needs {needed}; they are {values}. Did you mean −A?")
         from scipy.linalg import solve_continuous_lyapunov
 
         solution = solve_continuous_lyapunov(self.A.numpy(), -(self.S @ self.S.mT).numpy())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,24 +32,20 @@ class Distribution(Protocol):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor: ...
 
 
-@dataclass(frozen=True, eq=False)
-class ExplicitDistribution:
+class ExplicitDistribution(NamedTuple):
     """A distribution given by log ρ, (n, d) → (n,), and by what draws n states (n, d) with a generator."""
 
     log_density: Callable[[Tensor], Tensor]
-    draw: Callable[[int, torch.Generator], Tensor]
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        return self.draw(n, generator)
+    sample: Callable[..., Tensor]
 
 
-def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -> ExplicitDistribution:
-    """The distribution ρ(x) = Π e^{−Uᵢ(xᵢ)}/Zᵢ of independent coordinates, one potential each.
+def boltzmann(*potentials: Potential) -> ExplicitDistribution:
+    """The distribution ρ(x) = Π e^{−Uᵢ(xᵢ)}/Zᵢ of independent coordinates, one potential each, on [−8, 8].
 
-    Zᵢ is the trapezoidal sum on [−width, width] (spectrally accurate for a smooth density that vanishes at the ends);
-    samples are drawn by the inverse of the distribution function, linear between the nodes: O(width²/nodes²) error.
+    Zᵢ is a trapezoidal sum (spectrally accurate for a smooth density that vanishes at the ends); samples are drawn by
+    the inverse of the distribution function, linear between the nodes.
     """
-    grid = torch.linspace(-width, width, nodes, dtype=torch.float64)
+    grid = torch.linspace(-8.0, 8.0, 40_001, dtype=torch.float64)
     weights = torch.stack([(-U(grid)).exp() for U in potentials])
     masses = torch.trapezoid(weights, grid)
     cumulative = torch.cumulative_trapezoid(weights / masses[:, None], grid)
@@ -58,16 +54,13 @@ def boltzmann(*potentials: Potential, width: float = 8.0, nodes: int = 40_001) -
     def log_density(x: Tensor) -> Tensor:
         return -sum(U(x[..., i]) for i, U in enumerate(potentials)) - masses.log().sum()
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, *, generator: torch.Generator) -> Tensor:
         level = torch.rand(len(potentials), n, dtype=torch.float64, generator=generator)
-        right = torch.searchsorted(cumulative, level).clamp(1, nodes - 1)
+        right = torch.searchsorted(cumulative, level).clamp(1, len(grid) - 1)
         low, high = cumulative.gather(1, right - 1), cumulative.gather(1, right)
         return torch.lerp(grid[right - 1], grid[right], (level - low) / (high - low)).mT.contiguous()
 
-    return ExplicitDistribution(log_density, draw)
-
-
-# -- the SDE -----------------------------------------------------------------------------------------------------------
+    return ExplicitDistribution(log_density, sample)
 
 
 class Diffusion(Protocol):
@@ -126,10 +119,8 @@ class SDE:
         substep = self.substep if substep is None else substep
         gaps = times.diff(dim=-1, prepend=torch.zeros_like(times[..., :1]))
         if not substep > 0 or not bool((gaps >= 0).all()):
-            raise ValueError(
-                f"`times` must increase from t = 0 on, where the process starts, and `substep` must be positive; got a "
-                f"smallest gap of {float(gaps.min()):g} (the first one from t = 0) and substeps of {substep:g}."
-            )
+            got = f"a smallest gap of {float(gaps.min()):g} and substeps of {substep:g}"
+            raise ValueError(f"`times` must increase from t = 0 on, and `substep` must be positive; got {got}.")
         x = self.start.sample(paths, generator=generator)
         sources, states = self.noise(x[:1]).shape[-1], []
         for gap in gaps.unbind(-1):
@@ -141,10 +132,8 @@ class SDE:
             states.append(x)
         found = torch.stack(states, dim=1)
         if not torch.isfinite(found).all():
-            raise ValueError(
-                f"The simulation diverged with substeps of {substep:g}. Is the drift confining? Then take a smaller "
-                "`substep`: an explicit step must be short beside 1/|∇b| wherever a path may go."
-            )
+            fix = "Is the drift confining? Then take a smaller `substep`, short beside 1/|∇b| wherever a path may go."
+            raise ValueError(f"The simulation diverged with substeps of {substep:g}. {fix}")
         return Trajectories(found, times)
 
     # -- exact answers -------------------------------------------------------------------------------------------------
@@ -169,14 +158,10 @@ class SDE:
 
     def _known(self, t: Any) -> Distribution:
         if self.stationary is None:
-            raise ValueError(
-                "The stationary distribution of this system is not known. Use `solve_fokker_planck` on a grid?"
-            )
+            raise ValueError("The stationary distribution of this system is not known. Use `solve_fokker_planck`?")
         if self.start is not self.stationary and bool((torch.as_tensor(t) < math.inf).any()):
-            raise ValueError(
-                "The marginals of this process change with t, and only their limit is known in closed form. "
-                "Pass t = math.inf for the limit, take `.from_stationary()`, or use `solve_fokker_planck`."
-            )
+            ways = "Pass t = math.inf for their limit, take `.from_stationary()`, or use `solve_fokker_planck`."
+            raise ValueError(f"The marginals of this process change with t, in no closed form. {ways}")
         return self.stationary
 
 
@@ -220,22 +205,21 @@ def quartic_slope(x: Tensor) -> Tensor:
     return 4 * x * (x * x - 1)
 
 
-def double_well(*, temperature: float = 0.5, start: Distribution | None = None) -> SDE:
+def double_well(*, start: Distribution | None = None) -> SDE:
     """dX = −U′(X)dt + √(2T) dB, U = (x² − 1)², T = ½, from N(−½, 0.3²): the marginal splits, then crosses the barrier.
 
     Stationary density e^{−U/T}/Z, where v = 0 (detailed balance). The marginals on the way are not known in closed
     form; `solve_fokker_planck` gives them.
     """
     start = start or Gaussian(_real([-0.5]), _real([[0.09]]))
-    stationary = boltzmann(lambda x: quartic(x) / temperature)
-    return SDE(lambda x: -quartic_slope(x), math.sqrt(2 * temperature) * _real([[1.0]]), start, stationary)
+    return SDE(lambda x: -quartic_slope(x), _real([[1.0]]), start, boltzmann(lambda x: 2 * quartic(x)))
 
 
-def rotating_well(*, start: Distribution | None = None) -> SDE:
+def rotating_well() -> SDE:
     """dX = (−∇U + J∇U)dt + √2 dB, U = (x² − 1)² + y²/2, J = [[0, −1], [1, 0]], T = 1: not in detailed balance.
 
     J∇U is free of divergence and runs along the level lines of U, so the density e^{−U}/Z is stationary, with v = J∇U.
-    Starts from it by default.
+    Starts from it.
     """
 
     def drift(x: Tensor) -> Tensor:
@@ -243,7 +227,7 @@ def rotating_well(*, start: Distribution | None = None) -> SDE:
         return torch.stack([-gx - gy, -gy + gx], dim=-1)
 
     stationary = boltzmann(quartic, lambda y: y * y / 2)
-    return SDE(drift, math.sqrt(2.0) * torch.eye(2, dtype=torch.float64), start or stationary, stationary)
+    return SDE(drift, math.sqrt(2.0) * torch.eye(2, dtype=torch.float64), stationary, stationary)
 
 
 def multiplicative(*, start: Distribution | None = None) -> SDE:
@@ -264,34 +248,34 @@ def multiplicative(*, start: Distribution | None = None) -> SDE:
     def drift(x: Tensor) -> Tensor:
         return torch.stack([-x[..., 0] - x[..., 1], -x[..., 1] + x[..., 0]], dim=-1)
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, *, generator: torch.Generator) -> Tensor:
         """|X|² from its distribution function 1 − (1 + b s/a)^{−k}, the angle at random."""
         level, turn = torch.rand(2, n, dtype=torch.float64, generator=generator)
         radius = (a / b * torch.expm1(-torch.log1p(-level) / k)).sqrt()
         return radius[:, None] * torch.stack([(2 * math.pi * turn).cos(), (2 * math.pi * turn).sin()], dim=1)
 
-    stationary = ExplicitDistribution(lambda x: constant - (1 + k) * (spread(x) / a).log(), draw)
+    stationary = ExplicitDistribution(lambda x: constant - (1 + k) * (spread(x) / a).log(), sample)
     eye = torch.eye(2, dtype=torch.float64)
     return SDE(drift, lambda x: (2 * spread(x)).sqrt()[..., None, None] * eye, start or stationary, stationary)
 
 
-def langevin(*, temperature: float = 1.0, friction: float = 1.0, start: Distribution | None = None) -> SDE:
-    """dq = p dt, dp = (−U′(q) − γp)dt + √(2γT) dB, U = (q² − 1)², T = γ = 1: noise in the velocity alone.
+def langevin() -> SDE:
+    """dq = p dt, dp = (−U′(q) − p)dt + √2 dB, U = (q² − 1)²: noise in the velocity alone, Σ has rank 1.
 
-    Σ has rank 1. Stationary density e^{−H/T}/Z with H = U + p²/2, where friction and noise balance and v = (p, −U′(q))
-    is Hamilton's flow. Starts from the stationary distribution by default.
+    Stationary density e^{−H}/Z with H = U + p²/2, where friction and noise balance and v = (p, −U′(q)) is Hamilton's
+    flow. Starts from it.
     """
 
     def drift(x: Tensor) -> Tensor:
         q, p = x[..., 0], x[..., 1]
-        return torch.stack([p, -quartic_slope(q) - friction * p], dim=-1)
+        return torch.stack([p, -quartic_slope(q) - p], dim=-1)
 
-    stationary = boltzmann(lambda q: quartic(q) / temperature, lambda p: p * p / (2 * temperature))
-    return SDE(drift, _real([[0.0], [math.sqrt(2 * friction * temperature)]]), start or stationary, stationary)
+    stationary = boltzmann(quartic, lambda p: p * p / 2)
+    return SDE(drift, _real([[0.0], [math.sqrt(2.0)]]), stationary, stationary)
 
 
-def lorenz(*, noise: float = 2.0, start: Distribution | None = None) -> SDE:
-    """dx = 10(y − x)dt, dy = (28x − y − xz)dt, dz = (xy − 8z/3)dt, each with noise σ dB, σ = 2: stochastic Lorenz.
+def lorenz() -> SDE:
+    """dx = 10(y − x)dt, dy = (28x − y − xz)dt, dz = (xy − 8z/3)dt, each with noise 2 dB: stochastic Lorenz.
 
     From N((0, 0, 25), 2²I), between the two wings, over which the paths then spread. No closed form of its marginals is
     known; within about a time unit the flow forgets the details of where it came from.
@@ -302,8 +286,7 @@ def lorenz(*, noise: float = 2.0, start: Distribution | None = None) -> SDE:
         return torch.stack([10 * (y - x), 28 * x - y - x * z, x * y - 8 / 3 * z], dim=-1)
 
     eye = torch.eye(3, dtype=torch.float64)
-    start = start or Gaussian(_real([0.0, 0.0, 25.0]), 4 * eye)
-    return SDE(drift, noise * eye, start, substep=0.0025)
+    return SDE(drift, 2 * eye, Gaussian(_real([0.0, 0.0, 25.0]), 4 * eye), substep=0.0025)
 
 
 def _real(values: list) -> Tensor:

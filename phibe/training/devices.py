@@ -67,10 +67,8 @@ def pick(accelerator: str) -> torch.device:
 def bfloat16(device: torch.device, *, enabled: bool) -> AbstractContextManager[Any]:
     """Where a `bf16-mixed` network computes; on a CPU that fails at bfloat16, a ValueError."""
     if enabled and device.type == "cpu" and (trouble := bf16_trouble()):
-        raise ValueError(
-            f"`precision` = 'bf16-mixed' does not work on this CPU: a trial in a process of its own {trouble}. "
-            "Use precision '32-true', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts?"
-        )
+        fix = "Use precision '32-true', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts?"
+        raise ValueError(f"`precision` = 'bf16-mixed' does not work on this CPU: a trial {trouble}. {fix}")
     return torch.autocast(device.type, torch.bfloat16) if enabled else nullcontext()
 
 
@@ -106,10 +104,8 @@ def engine(config: FitConfig) -> Any:
     try:
         from lightning_fabric import Fabric
     except ImportError:
-        raise ValueError(
-            f"{devices} × {nodes} devices with strategy {config.strategy!r} need Lightning Fabric: "
-            "`pip install lightning-fabric`. One device needs nothing more."
-        ) from None
+        many = f"{devices} × {nodes} devices with strategy {config.strategy!r}"
+        raise ValueError(f"{many} need Lightning Fabric: `pip install lightning-fabric`.") from None
     fabric = Fabric(accelerator=config.accelerator, devices=devices, num_nodes=nodes, strategy=config.strategy)
     fabric.launch()
     return fabric

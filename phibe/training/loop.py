@@ -12,22 +12,21 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW
 from tqdm.auto import tqdm
 
 from phibe.calculus import along
 from phibe.flow import Flow
 from phibe.networks import build
-from phibe.networks.checks import check_network
+from phibe.networks.checks import check_network, evaluating, seeded
 from phibe.networks.network import Normalised
 from phibe.objectives import estimate_noise, find_objective
 from phibe.training.config import FitConfig
@@ -47,6 +46,7 @@ from phibe.training.sampling import Batches, Samples, seed_of, split_samples
 from phibe.trajectories import Trajectories
 
 Result = TypeVar("Result", covariant=True)
+OPTIMISERS = {"adam": Adam, "adamw": AdamW}
 
 
 def fit_network(
@@ -54,21 +54,16 @@ def fit_network(
     network: str | nn.Module = "mlp",
     objective: str = "phibe",
     *,
-    config: FitConfig | None = None,
-    out: str | Path | None = None,
-    held_out: Trajectories | None = None,
-    progress: bool = True,
+    arguments: dict[str, Any] | None = None,
     check: bool = True,
+    **how: Any,
 ) -> Flow:
-    """The flow of a network trained on the data: its best weights by the objective on held-out paths.
+    """The flow of a network trained on the data, `how` as `train` takes it.
 
-    `network` is a name of `NETWORKS` or any module called as v(x, t), which is copied. With a folder `out` the run is
-    kept there (config, metrics, checkpoints, weights): the same call goes on where it was killed, to the same bits, and
-    returns at once what is finished. `held_out` brings paths of its own for the evaluation. Without `check` a network
-    that the objective has wrong gradients of, such as one of ReLUs, is trained all the same.
+    `network` is a name of `NETWORKS`, made with these `arguments`, or any module called as v(x, t), which is copied.
+    Without `check` a network that the objective has wrong gradients of, such as one of ReLUs, is trained all the same.
     """
-    task = VelocityTask(network, objective, check)
-    return train(data, task, config=config, out=out, held_out=held_out, progress=progress)
+    return train(data, VelocityTask(network, objective, check, arguments or {}), **how)
 
 
 def train(
@@ -80,7 +75,12 @@ def train(
     held_out: Trajectories | None = None,
     progress: bool = True,
 ) -> Result:
-    """The result of a task after descent on its loss: `fit_network` for anything with a loss."""
+    """The result of a task after descent on its loss: its best weights by the loss on held-out paths.
+
+    With a folder `out` the run is kept there (config, metrics, checkpoints, weights): the same call goes on where it
+    was killed, to the same bits, and returns at once what is finished. `held_out` brings paths of its own for the
+    evaluation.
+    """
     config = config or FitConfig()
     samples, check = split_samples(data, held_out, task.width, config)
     typical = data[samples.paths[:: max(1, data.states.nbytes // 2**26)]]  # 64 MB or less of the training paths
@@ -98,10 +98,18 @@ def train(
 
     loss.to(devices.device)
     average = copy.deepcopy(loss) if config.ema else loss
-    learner = Learner(network, average.network, _optimiser(network, config))
-    module, learner.optimiser = devices.setup(loss, learner.optimiser)
+    trained = [p for p in network.parameters() if p.requires_grad]
+    optimiser = OPTIMISERS[config.optimiser](trained, lr=config.learning_rate, weight_decay=config.weight_decay)
+    module, optimiser = devices.setup(loss, optimiser)
+    learner = Learner(network, average.network, optimiser)
     validation = Validation(average, samples, check, config, devices)
     quiet = not progress or devices.global_rank > 0
+
+    def best() -> Result:
+        kept = copy.deepcopy(learner.average)
+        kept.load_state_dict(learner.best_weights())
+        return task.result(kept, data)
+
     with (
         folder.training(learner, about, devices.barrier),
         tqdm(total=config.steps, initial=learner.progress.step, desc=task.name, unit="step", disable=quiet) as bar,
@@ -109,17 +117,10 @@ def train(
         try:
             _descend(learner, module, batches, validation=validation, folder=folder, devices=devices, bar=bar)
         except Diverged as error:
-            error.flow = task.result(_best(learner), data)
+            error.flow = best()
             raise
     devices.barrier()
-    return task.result(_best(learner), data)
-
-
-def _best(learner: Learner) -> nn.Module:
-    """A network with the best weights."""
-    network = copy.deepcopy(learner.average)
-    network.load_state_dict(learner.best_weights())
-    return network
+    return best()
 
 
 def _descend(
@@ -164,12 +165,6 @@ def _descend(
                 folder.save(learner)
 
 
-def _optimiser(network: nn.Module, config: FitConfig) -> Optimizer:
-    kind = {"adam": Adam, "adamw": AdamW}[config.optimiser]
-    trained = [p for p in network.parameters() if p.requires_grad]
-    return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
 def accumulate(
     devices: Any,
     module: nn.Module,
@@ -198,9 +193,6 @@ def follow(average: nn.Module, network: nn.Module, *, decay: float, step: int) -
         kept.copy_(present)
 
 
-# -- validation --------------------------------------------------------------------------------------------------------
-
-
 LEAST, MOST = 256, 16384
 """Held-out samples of an evaluation, always the same: a third of those trained on since the last one."""
 
@@ -214,20 +206,23 @@ class Scores(NamedTuple):
     jacobian_dx: float | None
 
 
+@dataclass
 class Validation:
     """The objective of a module on fixed samples."""
 
-    def __init__(self, module: Loss, train: Samples, check: Samples | None, config: FitConfig, devices: Any):
-        self.module, self.config, self.devices = module, config, devices
-        self.train, self.check = train, check
-        self.count = max(LEAST, min(MOST, config.evaluate_every * config.batch // 3))
+    module: Loss
+    train: Samples
+    check: Samples | None
+    config: FitConfig
+    devices: Any
 
     @torch.no_grad()
     def scores(self) -> Scores:
         """All processes evaluate the same samples and agree on the mean."""
+        count = max(LEAST, min(MOST, self.config.evaluate_every * self.config.batch // 3))
         with evaluating(self.module):
-            train, slopes = self._evaluate(self.train, self.count // 4, slopes=self.module.jacobian)
-            held = self._evaluate(self.check, self.count)[0] if self.check else train
+            train, slopes = self._evaluate(self.train, count // 4, slopes=self.module.jacobian)
+            held = self._evaluate(self.check, count)[0] if self.check else train
         error = math.hypot(*(float(values.std(correction=0)) / math.sqrt(len(values)) for values in (train, held)))
         seen = torch.stack([train.mean(), held.mean(), slopes.max()]).to(self.devices.device, torch.float32)
         means = self.devices.all_reduce(seen).tolist()
@@ -253,24 +248,11 @@ class Validation:
         return along(lambda z: self.module.network(z, t), x, dx)[1].flatten(1).norm(dim=1)
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each part then goes back to its own mode, for some may be frozen on purpose."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-
-
 def judge(now: Progress, scores: Scores) -> bool:
     """Note in the progress what the scores mean; True if they are the best so far.
 
-    A finite sample does not bound the objective from below: a flexible network can lower it at the training points for
-    ever, while the velocity gets worse. The objective of v = 0 is 0, so that |best| is a natural unit: training and
-    held-out objective have parted when their gap exceeds it by three standard errors.
+    A flexible network can lower the objective at the training points for ever, while the velocity gets worse. That of
+    v = 0 is 0, so |best| is a natural unit: both objectives have parted when their gap exceeds it by three errors.
     """
     if scores.held_out is None:
         return True
@@ -284,24 +266,18 @@ def judge(now: Progress, scores: Scores) -> bool:
         now.warned = True
         differentiates = scores.jacobian_dx is not None
         unbounded = "A finite sample does not bound this objective from below ('symmetric' it does). " * differentiates
-        warnings.warn(
-            f"At step {now.step} the training and the held-out objective have parted: {scores.train:.4g} against "
-            f"{scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step}). {unbounded}The network has begun to "
-            "fit the noise of its sample; the best weights are kept. Stop early (`patience`), regularise "
-            "(`weight_decay`, `ema`, `input_noise`), or take a smaller network or more paths.",
-            stacklevel=7,  # the caller of `phibe.fit`
-        )
+        seen = f"{scores.train:.4g} against {scores.held_out:.4g} (best {now.best:.4g} at step {now.best_step})"
+        noise = f"{unbounded}The network has begun to fit the noise of its sample; the best weights are kept."
+        fix = "Stop early (`patience`), regularise (`weight_decay`, `ema`, `input_noise`), or bring more paths."
+        parted = f"At step {now.step} the training and the held-out objective have parted: {seen}. {noise} {fix}"
+        warnings.warn(parted, stacklevel=7)  # the caller of `phibe.fit`
     return better
-
-
-# -- the objective as a module -----------------------------------------------------------------------------------------
 
 
 class Loss(nn.Module):
     """The loss of a network, sample → (n,): what engines wrap, so that all derivatives are inside `forward`.
 
-    `facts` tell two losses apart, in JSON. `jacobian` says whether the loss differentiates the network in x, `scale` is
-    the spread of the states as the network knows it.
+    `facts` tell two losses apart, in JSON; `jacobian` says whether it differentiates in x, `scale` is that of states.
     """
 
     network: nn.Module
@@ -341,9 +317,6 @@ class ObjectiveModule(Loss):
             return function(lambda x, t: self.network(x, t, **given).to(x.dtype), *sample, **options)
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
-
-
 class Task(Protocol[Result]):
     """Something to train by the loop: its `name`, and the `width` of the runs of observations that are its samples."""
 
@@ -365,11 +338,12 @@ class Task(Protocol[Result]):
 
 @dataclass(frozen=True)
 class VelocityTask:
-    """A velocity network, by name or a module that is copied, trained on an objective; the result is its flow."""
+    """A velocity network, of a name with `arguments` or a module that is copied, to train on an objective to a flow."""
 
     network: str | nn.Module
     name: str
     check: bool = True
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -394,10 +368,11 @@ class VelocityTask:
     def _prepare(self, typical: Trajectories, config: FitConfig) -> nn.Module:
         """A new network, or a copy of the given one, in the data's units and known to be right for the objective."""
         dtype = PRECISIONS[config.precision]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            given = self.network
-            made = build(given, typical.state_shape) if isinstance(given, str) else copy.deepcopy(given)
+        with seeded(config.seed):
+            if isinstance(self.network, str):
+                made: nn.Module = build(self.network, typical.state_shape, **self.arguments)
+            else:
+                made = copy.deepcopy(self.network)
         made = made.to(typical.states.device, dtype)
         if config.normalise and not isinstance(made, Normalised):
             made = Normalised.fit(made, typical)
@@ -407,9 +382,6 @@ class VelocityTask:
 
     def _check(self, network: nn.Module, x: Tensor, t: Tensor) -> None:
         check_network(network, x, t, objective=self.name)
-
-
-# -- when a step fails -------------------------------------------------------------------------------------------------
 
 
 class Diverged(ArithmeticError):
@@ -431,9 +403,6 @@ def _diverged(values: Tensor, learner: Learner, batches: Batches, folder: Folder
     where = zip(*(part.tolist() for part in batches.samples.where(bad)), strict=True)
     places = [f"(path {path}, time {time})" for path, time in where]
     what = f"objective of {len(bad)} of {len(values)} samples, at {', '.join(places[:3])}," if places else "gradient"
-    message = (
-        f"At step {step} the {what} is not finite (batch: samples {', '.join(map(str, index[:5].tolist()))} …). The "
-        f"last good weights are in {kept or 'the `flow` of this error'}. Lower `learning_rate`, set `clip`, or "
-        "regularise (`weight_decay`, `ema`)."
-    )
-    return Diverged(message, step, index)
+    weights = f"The last good weights are in {kept or 'the `flow` of this error'}."
+    fix = "Lower `learning_rate`, set `clip`, or regularise (`weight_decay`, `ema`)."
+    return Diverged(f"At step {step} the {what} is not finite. {weights} {fix}", step, index)

@@ -37,8 +37,6 @@ from phibe.training.tensors import (
 )
 from phibe.trajectories import Labels, Trajectories
 
-# -- metrics -----------------------------------------------------------------------------------------------------------
-
 
 class Metrics:
     """`metrics.jsonl`: a line for each evaluation, appended as training goes; without a folder it only forgets."""
@@ -198,15 +196,6 @@ class Folder:
             facts = {"identity": self.identity, "progress": asdict(learner.progress)}
             save_tensors(self.own / CHECKPOINT, learner.tensors(), facts)
 
-    def keep_solved(self, velocity: nn.Module, about: dict[str, Any], *, held_out: float | None) -> None:
-        """What was solved in closed form, kept like what was trained."""
-        result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": held_out, "closed_form": True}
-        if self.own:
-            with self.locked():
-                write_json(self.own / CONFIG, self.identity | about)
-                self.save_weights(velocity.state_dict())
-                write_json(self.own / RESULT, result)
-
     def save_weights(self, weights: dict[str, Tensor]) -> Path | None:
         if self.own:
             save_tensors(self.own / WEIGHTS, weights)
@@ -234,10 +223,27 @@ class Folder:
     def _refuse(self, identity: dict[str, Any], file: str) -> None:
         known = {key: identity.get(key) for key in self.identity}
         if found := differences(known, self.identity):
-            raise ValueError(
-                f"{self.path} holds another run ({file}): {'; '.join(found[:4])}{' …' if found[4:] else ''}. "
-                "Choose another `out`, or delete it."
-            )
+            what = f"({file}): {'; '.join(found[:4])}{' …' if found[4:] else ''}"
+            raise ValueError(f"{self.path} holds another run {what}. Choose another `out`, or delete it.")
+
+
+def keep_solved(
+    out: str | Path,
+    velocity: nn.Module,
+    about: dict[str, Any],
+    identity: dict[str, Any],
+    *,
+    leads: bool,
+    score: Any = None,
+) -> None:
+    """What was solved in closed form, kept like what was trained, unless the same run is there already."""
+    folder = Folder(out, identity, writes=leads)
+    if folder.own and not folder.finished:
+        with folder.locked():
+            write_json(folder.own / CONFIG, folder.identity | about)
+            folder.save_weights(velocity.state_dict())
+            result = {"steps": 0, "stopped_early": False, "best_step": 0, "held_out": score, "closed_form": True}
+            write_json(folder.own / RESULT, result)
 
 
 def differences(then: Any, now: Any, name: str = "") -> list[str]:

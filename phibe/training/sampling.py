@@ -33,8 +33,7 @@ class Samples:
     def __init__(self, data: Trajectories, *, width: int = 2, paths: Tensor | None = None):
         self.data, self.width = data, width
         self.paths = torch.arange(len(data)) if paths is None else paths
-        lengths = torch.full((len(data),), data.states.shape[1]) if data.lengths is None else data.lengths.cpu()
-        self.counts = (lengths[self.paths] - width + 1).clamp(min=0)
+        self.counts = (data._ends.cpu()[self.paths] - width + 1).clamp(min=0)
         self.ends = self.counts.cumsum(0)
         if not len(self):
             raise ValueError(f"There is no run of {width} observations in these {len(self.paths)} paths.")
@@ -127,9 +126,7 @@ def split_samples(
     """Training and held-out samples, of the width that the task asks for (2 observations: a transition)."""
     if held_out is not None:
         if not isinstance(held_out, Trajectories):
-            raise ValueError(
-                f"`held_out` takes trajectories; a share of the paths is `FitConfig(held_out={held_out})`."
-            )
+            raise ValueError(f"`held_out` takes trajectories; a share is `FitConfig(held_out={held_out})`.")
         if held_out.state_shape != data.state_shape:
             raise ValueError(f"`held_out` has states {held_out.state_shape}; the training data has {data.state_shape}.")
         return Samples(data, width=width), Samples(held_out, width=width)
@@ -139,9 +136,6 @@ def split_samples(
         return Samples(data, width=width), None
     train, held = split_paths(len(data), config.held_out, seed=config.seed)
     return Samples(data, width=width, paths=train), Samples(data, width=width, paths=held)
-
-
-# -- batches ---------------------------------------------------------------------------------------------------------
 
 
 PROBES, INPUT, DRAWN = 1, 2, 3
@@ -167,10 +161,9 @@ class Batches:
     ):
         shares = devices.world_size * config.micro_batches
         if config.batch % shares:
-            raise ValueError(
-                f"`batch` must be a multiple of processes × micro-batches, here {devices.world_size} × "
-                f"{config.micro_batches}; got {config.batch}. Try {-(-config.batch // shares) * shares}."
-            )
+            wanted = f"processes × micro-batches, here {devices.world_size} × {config.micro_batches}"
+            fix = f"Try {-(-config.batch // shares) * shares}."
+            raise ValueError(f"`batch` must be a multiple of {wanted}; got {config.batch}. {fix}")
         self.samples, self.order, self.config, self.draw = samples, samples.order(config.seed), config, draw
         self.device, self.dtype = devices.device, PRECISIONS[config.precision]
         self.scale = torch.as_tensor(scale, device=self.device, dtype=self.dtype)
@@ -183,25 +176,22 @@ class Batches:
 
     def sample(self, step: int) -> tuple[Tensor, ...]:
         """This process's share of the batch, and of what is drawn for it; `input_noise` moves a sample as a whole."""
-        taken = self.samples.take(self.index(step)[self.mine])
+        config, taken = self.config, self.samples.take(self.index(step)[self.mine])
         x, *rest = (part.to(self.dtype).to(self.device) for part in taken)
-        if self.config.input_noise:
-            shift = self.config.input_noise * self.scale * self._normal(step)
+        if config.input_noise:
+            shape, generator = self.samples.data.state_shape, self._generator(INPUT, step)
+            normal = torch.randn(config.batch, *shape, generator=generator, dtype=self.dtype)[self.mine]
+            shift = config.input_noise * self.scale * normal.to(self.device)
             x = x + shift.reshape(len(x), *[1] * (self.samples.width != 2), *shift.shape[1:])
-        return x, *rest, *self._drawn(step)
-
-    def _drawn(self, step: int) -> tuple[Tensor, ...]:
-        drawn = self.draw(self.config.batch, torch.Generator().manual_seed(seed_of(self.config.seed, DRAWN, step)))
-        return tuple(part[self.mine].to(self.dtype).to(self.device) for part in drawn)
-
-    def _normal(self, step: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed_of(self.config.seed, INPUT, step))
-        numbers = torch.randn(self.config.batch, *self.samples.data.state_shape, generator=generator, dtype=self.dtype)
-        return numbers[self.mine].to(self.device)
+        drawn = self.draw(config.batch, self._generator(DRAWN, step))
+        return x, *rest, *(part[self.mine].to(self.dtype).to(self.device) for part in drawn)
 
     def probes(self, step: int) -> torch.Generator:
         """The generator of the step's random directions, moved on past those of the processes before this one."""
-        generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, PROBES, step))
+        generator = self._generator(PROBES, step, self.device)
         if self.mine.start:
             rademacher(torch.empty(self.mine.start, *self.samples.data.state_shape, device=self.device), generator)
         return generator
+
+    def _generator(self, purpose: int, step: int, device: torch.device | None = None) -> torch.Generator:
+        return torch.Generator(device or "cpu").manual_seed(seed_of(self.config.seed, purpose, step))

@@ -77,9 +77,6 @@ def fingerprint(data: Trajectories) -> str:
     return digest.hexdigest()
 
 
-# -- groups of tensors -------------------------------------------------------------------------------------------------
-
-
 def join(**groups: dict[str, Tensor]) -> dict[str, Tensor]:
     """{"network.layer.weight": …, "best.layer.weight": …} of groups network, best, …"""
     return {f"{group}.{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}

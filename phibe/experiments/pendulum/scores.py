@@ -80,12 +80,12 @@ class Marginals:
         """Mean distances from the truths and mean energy gained, in time; the mean distance from each truth."""
         energy = self.acrobot.energy(states[:, self.frames].double())
         sliced, spread = self._from(partial(sliced_w2, directions=64), states), self._from(energy_distance, states)
-        in_time = {
+        InTime = {
             "energy_distance": spread.mean(1).tolist(),
             "sliced_w2": sliced.mean(1).tolist(),
             "energy_gain": (energy - energy[:, :1]).mean(0).tolist(),
         }
-        return in_time, sliced[1:].mean(0).tolist()
+        return InTime, sliced[1:].mean(0).tolist()
 
     def _from(self, distance: Callable[[Tensor, Tensor], float], states: Tensor) -> Tensor:
         """Distances by time and truth."""
