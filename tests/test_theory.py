@@ -286,7 +286,7 @@ def test_the_moments_of_increments_are_those_of_simulated_ones(known, name):
 
 
 @pytest.mark.parametrize("name", NONLINEAR)
-def test_the_bound_holds_for_nonlinear_systems_and_needs_every_term(known, name):
+def test_the_bounds_hold_for_nonlinear_systems_too(known, name):
     system, x, h = known[name], theory.box(real([0.0, 0.0]), 1.5), 0.0005
     constants = theory.constants(system, x, real([0.0]))
     gap = theory.largest(theory.phibe_field(system, x, 0.0, step=h) - system.velocity(x, 0.0))
@@ -318,8 +318,7 @@ def test_the_mean_of_so_many_paths_is_within_the_bound_as_often_as_it_says():
     """Bernstein's inequality with its constants, on G_N of p = 1 and K_G = 2: ‖G_N − I‖ ≤ ½ but for δ/2."""
     miss, K = 0.1, 2.0
     paths = math.ceil(theory.least_paths(1, K, miss))
-    s, r = math.log(9) + math.log(4 / miss), 0.0
-    r = s / theory.least_paths(1, K, miss)
+    r = (math.log(9) + math.log(4 / miss)) / theory.least_paths(1, K, miss)
     assert 2 * K * (2 * math.sqrt(r) + r) == pytest.approx(0.5)
     draws = torch.empty(2000, paths, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1)) - 1
     assert float((draws.mean(1).abs() > 0.5).double().mean()) <= miss / 2

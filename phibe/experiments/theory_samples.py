@@ -474,7 +474,8 @@ def _affine(ou: OU, name: str, region: Tensor, config: SampleConfig) -> tuple[di
         "C": 6 * math.sqrt(2) * K_R * reach,
         "paths_needed": theory.least_paths(p, K_G, MISS, times=round(1 / h)),
     }
-    # ℓ_δ grows with the number of times: what falls with the order ½ is the error over its root
+    # ℓ_δ grows with the number of times: what falls with the order ½ is the error over its root (a little faster, as
+    # without the δ in ℓ the typical maximum of few times is further below that of many)
     logs = [math.sqrt(math.log(2 * p * round(1 / step) / MISS)) for step in config.steps]
     scaled = [[e / log for e in row] for row, log in zip(by_step, logs, strict=True)]
     about = "max over t_j and Ω of ‖v_N − v̂_aff‖ ≤ C√(pℓ/(NΔt))"
