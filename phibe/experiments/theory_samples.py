@@ -1,7 +1,7 @@
 """The finite-sample theorems on OU processes: constants of their assumption, sample sizes, rates, bounds beside truth.
 
 K_G and K_R are estimated from draws; from them `phibe.theory` has a bound to set beside the truth. Distances from the
-population minimiser are exact, by Gauss–Hermite quadrature. Read next: `theory.py`.
+population minimiser have no sampling error: they are those of Gauss–Hermite quadrature. Read next: `theory.py`.
 """
 
 from __future__ import annotations
