@@ -1,13 +1,15 @@
 """What the theorems speak of, without sampling error: population fields and minimisers, their bias, the bounds.
 
 From top to bottom: the PhiBE coefficients and v̂ at step Δt   [paper: population PhiBE field, objective identity]; their
-leading error in Δt   [paper: generator expansion]; the constants of the bounds   [paper: population theorem, Grönwall];
-for OU processes the best affine field of every objective; and the maps that affine flows make of Gaussian marginals.
-Read next: `diagnostics.py`, which measures from data alone what is known here.
+leading error in Δt   [paper: generator expansion]; the constants of the bounds   [paper: population theorem, Grönwall]
+and of finite samples   [paper: finite-sample convergence]; for OU processes the best affine field of every objective;
+and the maps that affine flows make of Gaussian marginals. Read next: `diagnostics.py`, which measures from data alone
+what is known here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -154,21 +156,21 @@ def constants(system: Scored, x: Tensor, times: Tensor) -> Constants:
     curl = vmap(jacrev(lambda z: matrix_divergence(system.diffusion, z[None])[0]))(x)
     scores = [_one_at(system.score, t) for t in times]
     hessians = [vmap(jacrev(score))(x) for score in scores]
-    S_1 = max(_largest(vmap(score)(x)) for score in scores)
-    S_2 = max(map(_largest, hessians))
+    S_1 = max(largest(vmap(score)(x)) for score in scores)
+    S_2 = max(map(largest, hessians))
     velocity_gradients = (
         gradient - 0.5 * sigma @ h - 0.5 * torch.einsum("nijk,nj->nik", slope, vmap(score)(x)) - 0.5 * curl
         for h, score in zip(hessians, scores, strict=True)
     )
     K = _norms(gradient) + 0.5 * S_1 * _norms(slope.flatten(1, 2)) + 0.5 * S_2 * _norms(sigma) + 0.5 * _norms(curl)
     return Constants(
-        L_b=_largest(drift_bias(system, x)),
-        L_Sigma=_largest(covariance_bias(system, x)),
-        L_div=_largest(matrix_divergence(lambda z: covariance_bias(system, z), x)),
+        L_b=largest(drift_bias(system, x)),
+        L_Sigma=largest(covariance_bias(system, x)),
+        L_div=largest(matrix_divergence(lambda z: covariance_bias(system, z), x)),
         S_1=S_1,
         S_2=S_2,
         K=float(K.max()),
-        lipschitz=max(map(_largest, velocity_gradients)),
+        lipschitz=max(map(largest, velocity_gradients)),
     )
 
 
@@ -197,8 +199,64 @@ def _norms(values: Tensor) -> Tensor:
     return values.norm(dim=1) if values.ndim == 2 else torch.linalg.matrix_norm(values, 2)
 
 
-def _largest(values: Tensor) -> float:
+def largest(values: Tensor) -> float:
+    """The largest norm."""
     return float(_norms(values).max())
+
+
+# -- the constants of the finite-sample theorem ------------------------------------------------------------------------
+
+# The paper leaves c₀ and C_𝒱 unnamed. Its proof gives both from K_G and K_R with Bernstein's inequality for centred
+# variables of ψ₁ norm K: with probability 1 − 2e⁻ˢ the mean of N is within K(2√(s/N) + s/N).
+
+
+def psi_1(values: Tensor) -> Tensor:
+    """‖U‖_ψ₁ = inf{a > 0: E e^{|U|/a} ≤ 2} of each column of draws (n, k); (k,)."""
+    size = values.abs()
+    peak = size.amax(0).clamp(min=1e-300)
+    low, high = peak / math.log(2 * len(values)), peak / math.log(2)
+    for _ in range(50):
+        middle = (low * high).sqrt()
+        over = (size / middle).exp().mean(0) > 2
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+    return high
+
+
+def largest_psi_1(matrices: Tensor, *, starts: int = 4, rounds: int = 12, seed: int = 0) -> float:
+    """sup ‖aᵀMa‖_ψ₁ over unit a, of draws (n, K, K).
+
+    The norm is convex in aaᵀ: from some starts, a is the leading eigenvector of what the norm is linear in there, until
+    it grows no more. That ends in a local maximum, so that the supremum is estimated from below.
+    """
+    generator, best = torch.Generator().manual_seed(seed), 0.0
+    size = matrices.shape[1]
+    directions = torch.randn(size, starts, dtype=matrices.dtype, generator=generator)
+    directions[:, : min(size, starts)] = torch.eye(size, dtype=matrices.dtype)[:, :starts]
+    for a in (directions / directions.norm(dim=0)).unbind(1):
+        norm = 0.0
+        for _ in range(rounds):
+            form = torch.einsum("k,nkl,l->n", a, matrices, a)
+            if (found := float(psi_1(form[:, None]))) <= norm * (1 + 1e-6):
+                break
+            norm = found
+            weight = (form.abs() / norm).exp() * form.sign()
+            a = torch.linalg.eigh(torch.einsum("n,nkl->kl", weight, matrices))[1][:, -1]
+        best = max(best, norm)
+    return best
+
+
+def least_paths(p: int, K_G: float, miss: float, times: int = 1) -> float:
+    """N ≥ c₀ p log(2p/δ): from it on ‖G_N − I‖ ≤ ½ at all `times` with probability 1 − δ/2, and N ≥ log(4p/δ).
+
+    2·9ᵖe⁻ˢ = δ/2 over the net, and 2K_G(2√r + r) ≤ ½ for r = s/N.
+    """
+    root = math.sqrt(1 + 1 / (4 * K_G)) - 1
+    return max((p * math.log(9) + math.log(4 * times / miss)) / root**2, math.log(4 * p * times / miss))
+
+
+def noise_bound(p: int, K_R: float, paths: float, step: float, miss: float, times: int = 1) -> float:
+    """C_𝒱 √(p log(2p/δ)/(NΔt)) with C_𝒱 = 6√2 K_R: twice ‖η̄_N‖, each of whose entries is within 3K_R √(s/(NΔt))."""
+    return 6 * math.sqrt(2) * K_R * math.sqrt(p * math.log(2 * p * times / miss) / (paths * step))
 
 
 # -- affine fields of OU processes -------------------------------------------------------------------------------------

@@ -8,6 +8,11 @@ from hypothesis import given
 from problems import PAPER, LinearNoise, near, order, properties, quadrature, real, stable_systems
 
 from phibe import Flow, theory
+from phibe.bases import lift
+from phibe.experiments.theory import PRESETS, nonlinear
+from phibe.experiments.theory_samples import cases, contributions, grid, minimiser
+from phibe.linear.basis import fit_basis
+from phibe.systems.sde import SDE
 
 STEPS = [0.02, 0.01, 0.005, 0.0025]
 
@@ -236,6 +241,112 @@ def _flow_pair(ou, step):
     x0 = theory.box(real([0.5, 0.5]), 0.8, per_side=4)
     fields = (ou.velocity, lambda x, t: ou.phibe_velocity(x, t, step=step))
     return [Flow(field).generate(x0, HORIZON, method="rk4", substeps=5).states for field in fields]
+
+
+# -- nonlinear systems -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def known():
+    return nonlinear(PRESETS["smoke"])
+
+
+NONLINEAR = ["rotating well", "Langevin", "multiplicative"]
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_what_the_leading_terms_leave_is_of_second_order_in_nonlinear_systems_too(known, name):
+    system, x, steps = known[name], theory.box(real([0.0, 0.0]), 1.2, per_side=5), [0.001, 0.0005, 0.00025]
+    leading = theory.velocity_bias(system, x, 0.0)
+    gaps = {h: theory.phibe_field(system, x, 0.0, step=h) - system.velocity(x, 0.0) for h in steps}
+    assert order(steps, [float(gap.norm()) for gap in gaps.values()]) == pytest.approx(1.0, abs=0.05)
+    rests = [float((gap - h * leading).norm()) for h, gap in gaps.items()]
+    assert order(steps, rests) == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_the_moments_of_increments_are_those_of_simulated_ones(known, name):
+    system, h, n = known[name], 0.05, 40_000
+    point = real([[0.8, -0.5]])
+
+    class Here:
+        def sample(self, n, *, generator):
+            return point.expand(n, -1)
+
+    moved = (
+        SDE(system.system.b, system.system.sigma, Here()).simulate(paths=n, times=[0.0, h], substep=0.005).states[:, 1]
+    )
+    dx = moved - point
+    mean, second = system.increment_moments(point, h)
+    for draws, exact in ((dx, mean[0]), ((dx[:, :, None] * dx[:, None, :]), second[0])):
+        error = draws.std(0) / math.sqrt(n)
+        assert bool(((draws.mean(0) - exact).abs() < 4 * error + 2e-4).all())
+    frozen = system.diffusion(point)[0] * h
+    assert float(((draws.mean(0) - frozen).abs() / error).max()) > 5  # one Euler step is far off
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_the_bounds_hold_for_nonlinear_systems_too(known, name):
+    system, x, h = known[name], theory.box(real([0.0, 0.0]), 1.5), 0.0005
+    constants = theory.constants(system, x, real([0.0]))
+    gap = theory.largest(theory.phibe_field(system, x, 0.0, step=h) - system.velocity(x, 0.0))
+    assert gap <= constants.velocity_bound(h)
+    assert gap > 0.01 * constants.velocity_bound(h)
+    assert constants.lipschitz <= constants.K
+
+
+# -- finite samples ----------------------------------------------------------------------------------------------------
+
+
+def test_the_norm_of_an_exponential_variable_is_two():
+    """E e^{U/a} = 1/(1 − 1/a) = 2 at a = 2; twice the variable has twice the norm."""
+    levels = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    draws = -torch.log1p(-levels)
+    norms = theory.psi_1(torch.stack([draws, -2 * draws], dim=1))
+    torch.testing.assert_close(norms, real([2.0, 4.0]), rtol=0.01, atol=0)
+
+
+def test_the_largest_norm_of_a_quadratic_form_is_found_in_any_basis():
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.rand(5000, 3, dtype=torch.float64, generator=generator) * real([1.0, 4.0, 2.0])
+    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0]
+    found = theory.largest_psi_1(turn @ torch.diag_embed(sizes) @ turn.mT)
+    assert found == pytest.approx(float(theory.psi_1(sizes)[1]), rel=1e-6)
+
+
+def test_the_mean_of_so_many_paths_is_within_the_bound_as_often_as_it_says():
+    """Bernstein's inequality with its constants, on G_N of p = 1 and K_G = 2: ‖G_N − I‖ ≤ ½ but for δ/2."""
+    miss, K = 0.1, 2.0
+    paths = math.ceil(theory.least_paths(1, K, miss))
+    r = (math.log(9) + math.log(4 / miss)) / theory.least_paths(1, K, miss)
+    assert 2 * K * (2 * math.sqrt(r) + r) == pytest.approx(0.5)
+    draws = torch.empty(2000, paths, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1)) - 1
+    assert float((draws.mean(1).abs() > 0.5).double().mean()) <= miss / 2
+    assert float((draws[:, : paths // 400].mean(1).abs() > 0.5).double().mean()) > miss / 2  # far fewer are too few
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_the_minimiser_in_a_basis_is_the_projection_of_the_field(case):
+    times = grid(0.05, 3)
+    found = minimiser(case, times, 0.05)
+    starts = times[:1] if case.still else times[:-1]
+    gaps = 0.0
+    for t in starts:
+        x, w = case.process.marginal(t).quadrature(40)
+        phi = case.features(x, t.expand(len(x)))
+        off = case.process.phibe_velocity(x, t, step=0.05) - phi @ found.theta
+        gaps = gaps + torch.einsum("n,nk,nd->kd", w, phi, off) / len(starts)
+    assert float(gaps.abs().max()) < 1e-6
+    assert (found.gap < 1e-8) == case.holds
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_the_contributions_of_paths_are_those_of_the_fit(case):
+    data = case.process.simulate(paths=300, times=grid(0.02, 4), seed=3)
+    H, c = contributions(data, case.features)
+    theta = torch.linalg.solve(H.mean(0), c.mean(0))
+    fitted = fit_basis(data, lift(case.features)).velocity.coefficients.reshape(theta.shape)
+    torch.testing.assert_close(theta, fitted, rtol=1e-7, atol=1e-8)
 
 
 # -- the objective of infinitely many data -----------------------------------------------------------------------------
