@@ -149,7 +149,7 @@ def test_without_clipping_and_early_stopping_phibe_diverges_on_few_paths():
     assert min(not_guarded) > max(guarded)
 
 
-@pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images"])
+@pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images", "pendulum_real"])
 def test_a_report_keeps_its_columns_apart_and_says_what_was_assumed(name):
     report = committed(name)
     assert report.protocol

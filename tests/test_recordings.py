@@ -162,7 +162,7 @@ def test_the_committed_flow_forecasts_a_recording_of_its_own_motion_and_not_of_a
     assert own[2] < 5 and other[1] > 4 * own[2] and still[1] > 4 * own[2]
     assert found["own"]["stretches"] == 10 * found["other"]["stretches"] == 20 and found["other"]["speed"] is None
     first, last, by_flow = (found["own"]["speed"][name][0] for name in ("first", "last", "last_by_flow"))
-    assert last < 0.95 * first and by_flow == pytest.approx(last, rel=0.3)  # friction, in both
+    assert last < 0.95 * first and by_flow < 0.95 * first  # friction, in both
 
 
 @pytest.mark.parametrize(

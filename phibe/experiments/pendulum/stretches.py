@@ -85,6 +85,10 @@ class Scores:
         """Error minus error, stretch by stretch: (short, time) of each run."""
         return [one - two for one, two in zip(self.errors, other.errors, strict=True)]
 
+    def parts(self) -> list[Scores]:
+        """Those of each run."""
+        return [Scores([error], [speed], self.step) for error, speed in zip(self.errors, self.speeds, strict=True)]
+
     def summary(self) -> dict[str, Any]:
         """Means in time, and those after each of `LEADS` with their intervals."""
         return {
@@ -94,12 +98,12 @@ class Scores:
         }
 
 
-def score(forecast: Forecast, runs: Sequence[Stretches]) -> Scores:
-    """A forecast from the start of every stretch, run by run."""
-    step = runs[0].step
-    short, long = (torch.cat(some) for some in zip(*((run.short, run.long) for run in runs), strict=True))
+def score(forecast: Forecast, runs: Sequence[Stretches], *, slowing: bool = True) -> Scores:
+    """A forecast from the start of every stretch, run by run; without `slowing` of the short ones only."""
+    step, long = runs[0].step, [run.long if slowing else run.long[:0] for run in runs]
+    short = torch.cat([run.short for run in runs])
     errors = pose_error(_forecast(forecast, short, step), short).split([len(run.short) for run in runs])
-    speeds = end_speed(_forecast(forecast, long, step)).split([len(run.long) for run in runs])
+    speeds = end_speed(_forecast(forecast, torch.cat(long), step)).split([len(part) for part in long])
     return Scores(errors, speeds, step)
 
 
