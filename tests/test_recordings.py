@@ -157,9 +157,9 @@ def test_the_committed_flow_forecasts_a_recording_of_its_own_motion_and_not_of_a
         code, said, _ = evaluate(capsys, *(recordings / file for file in files), "--json", out)
         found[name] = json.loads(out.read_text("utf8"))
         assert code == 0 and found[name]["flow"] in said and ("last second" in said) == (name == "own")
-    own, other = (found[name]["degrees"][found[name]["flow"]]["0.25"] for name in ("own", "other"))
-    still = found["own"]["degrees"]["persistence"]["0.25"]
-    assert own[2] < 5 and other[1] > 4 * own[2] and still[1] > 4 * own[2]
+    own, other = (found[name]["degrees"][found[name]["flow"]]["0.1"] for name in ("own", "other"))
+    still = found["own"]["degrees"]["persistence"]["0.1"]
+    assert own[2] < 3 and other[1] > 10 * own[2] and still[1] > 10 * own[2]
     assert found["own"]["stretches"] == 10 * found["other"]["stretches"] == 20 and found["other"]["speed"] is None
     first, last, by_flow = (found["own"]["speed"][name][0] for name in ("first", "last", "last_by_flow"))
     assert last < 0.95 * first and by_flow < 0.95 * first  # friction, in both
