@@ -163,7 +163,7 @@ def test_where_data_are_few_the_empirical_objective_of_phibe_is_no_guide():
     assert max(many["phibe"]) < report["velocity_size"] < min(map(min, few.values()))
 
 
-@pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images"])
+@pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images", "pendulum_real"])
 def test_a_report_keeps_its_columns_apart_and_says_what_was_assumed(name):
     report = committed(name)
     assert report.protocol

@@ -27,6 +27,7 @@ HELP = """phibe: probability flows from discretely observed stochastic trajector
   phibe fit DATA              fit a velocity to it; what is not given is chosen, with reasons; a stopped run goes on
   phibe report RUN            what a run is worth: report.html, to open in a browser, and quality.json
   phibe evaluate RUN DATA     what a flow is worth on other data, such as new paths: verdict, findings, distances
+  phibe evaluate pendulum RUN.csv …   recorded double pendulums, forecast by the flow that comes with the project
   phibe generate RUN          trajectories of a fitted flow, at any times, and their log-density
   phibe fetch URL|kth         a published file, or the KTH videos, with hashes; a download that was cut off goes on
   phibe convert FOLDER        published Navier–Stokes files (PFI) as trajectories, split by path
@@ -120,14 +121,15 @@ class Options:
         self.parser.add_argument("--print-config", action="store_true", help="print all options as JSON, and stop")
 
     def add(self, name: str, kind: Any, default: Any = None, *, choices: Iterable[str] = (), help: str = "") -> None:
-        """A required argument, or with two dashes an option; `choices` are the only values it takes."""
+        """A required argument, of several words if it is a tuple, or with two dashes an option; `choices` are the only
+        values it takes."""
         kind = Literal[tuple(choices)] if choices else kind  # type: ignore[valid-type]
         key = name.lstrip("-").replace("-", "_")
         self.kinds[key], self.defaults[key] = kind, default
         more: dict[str, Any] = {"metavar": key.upper()}
         if not name.startswith("--"):
             self.required.append(key)
-            more["nargs"] = "?"  # for it may be in the file
+            more["nargs"] = "*" if get_origin(kind) is tuple else "?"  # for it may be in the file
         elif kind is bool or bool in get_args(kind):
             more = {"metavar": "true|false", "nargs": "?", "const": "true", "dest": key}
         else:

@@ -134,7 +134,13 @@ def report(arguments: list[str]) -> None:
 
 
 def evaluate(arguments: list[str]) -> None:
-    options = Options("evaluate", "What a flow is worth on any data: a verdict, findings, distances.", "FOLDER DATA")
+    if arguments[:1] == ["pendulum"]:
+        return evaluate_pendulum(arguments[1:])
+    about = (
+        "What a flow is worth on any data: a verdict, findings, distances. `phibe evaluate pendulum RUN.csv …` scores "
+        "recorded double pendulums by the flow that comes with the project; a folder of that name is ./pendulum."
+    )
+    options = Options("evaluate", about, "FOLDER DATA | pendulum RUN.csv[.gz] …")
     options.add("folder", str, help="of a run, or of a flow that `phibe.save_flow` kept; nothing is written there")
     options.add("data", str, help=f"{KINDS}, such as new ones of the same process")
     add_reading(options)
@@ -153,6 +159,32 @@ def evaluate(arguments: list[str]) -> None:
     print("\n".join([*filter(None, [note, *quality.notes]), quality.summary(), *_distances(quality)]))
     if given["json"]:
         print(write_json(given["json"], quality.as_json()))
+
+
+def evaluate_pendulum(arguments: list[str]) -> None:
+    about = (
+        "What the flow that comes with the project is worth on recorded double pendulums: pose errors beside those of "
+        "trivial forecasts, and the speed that friction leaves."
+    )
+    options = Options("evaluate pendulum", about, "RUN.csv[.gz] … [--json FILE]")
+    form = (
+        "a recording without header, 400 rows a second: pixel x,y of the pivot, the middle and the end marker, y down"
+    )
+    options.add("runs", tuple[str, ...], help=form)
+    options.add("--json", str | None, None, help="write all numbers to this file; an old one is replaced")
+    given = options.parse(arguments)
+
+    from phibe.experiments.pendulum.real import evaluate_files, evaluation_text
+    from phibe.files import check_target, write_json
+
+    if given["json"]:
+        check_target(given["json"])
+        if Path(given["json"]).resolve() in [Path(run).resolve() for run in given["runs"]]:
+            raise ValueError(f"--json {given['json']} is one of the runs. Choose another name.")
+    found = evaluate_files(given["runs"])
+    print(evaluation_text(found))
+    if given["json"]:
+        print(write_json(given["json"], found))
 
 
 def _as_fitted(given: dict[str, Any]) -> tuple[Trajectories, str] | None:

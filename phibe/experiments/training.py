@@ -6,15 +6,13 @@ at a time; `Rollouts` scores any method on fields. Read next: `conditioned.py`.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
-from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, NamedTuple, Protocol
 
@@ -28,7 +26,7 @@ from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, 
 from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import Loss, Result, Task, fit_network
+from phibe.training.loop import Loss, Result, Task
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -191,15 +189,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
-
-
-def fit_epochs(
-    data: Trajectories, network: nn.Module, objective: str, *, transitions: int, config: Any, out: Path
-) -> Flow:
-    """A flow trained for `config.epochs` passes over so many transitions; read from the folder if it is there."""
-    steps = math.ceil(config.epochs * transitions / config.training.batch)
-    training = replace(config.training, steps=steps, seed=config.seed)
-    return fit_network(data, network, objective, config=training, out=out, progress=False)
 
 
 def network_of(flow: Flow) -> Normalised:

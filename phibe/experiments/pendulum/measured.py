@@ -6,6 +6,8 @@ second, pixel x, y of the pivot, the middle and the end marker; y points down. R
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +30,10 @@ BRIDGE = 10
 def read_markers(path: str | Path) -> np.ndarray:
     """The file's six columns, (rows, 6) in pixels, with NaN where a number is missing; `.gz` is read as it is."""
     try:
-        rows = np.genfromtxt(path, delimiter=",", dtype=float, encoding="utf8")
+        rows = np.genfromtxt(Path(path), delimiter=",", dtype=float, encoding="utf8")
     except FileNotFoundError:
         raise ValueError(f"There is no file {path}.") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a table of six numbers a row: {error}") from error
     if rows.ndim != 2 or rows.shape[1] != 6 or len(rows) < WINDOW or np.isnan(rows).all():
         raise ValueError(
@@ -57,7 +59,8 @@ def states_of(markers: np.ndarray) -> list[Tensor]:
 
 def _right_length(link: np.ndarray) -> np.ndarray:
     length = np.hypot(*link.T)
-    return np.abs(length / np.nanmedian(length) - 1) < TOLERANCE  # NaN compares as wrong
+    usual = np.nanmedian(length)
+    return np.abs(length - usual) < TOLERANCE * usual  # NaN compares as wrong
 
 
 def _smooth(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -73,16 +76,29 @@ def _smooth(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> Tensor:
     return torch.from_numpy(np.concatenate([smooth, speeds], axis=1))
 
 
-def open_runs(folder: str | Path, numbers: list[int] | tuple[int, ...]) -> Trajectories:
+def open_runs(folder: str | Path, numbers: Sequence[int]) -> Trajectories:
     """The runs 0.csv, 1.csv, … (or .csv.gz) of a folder at 400 states a second, ragged; each piece is a path."""
-    pieces = [piece for number in numbers for piece in states_of(read_markers(_file(Path(folder), number)))]
+    return ragged([piece for number in numbers for piece in open_run(file_of(folder, number))])
+
+
+def open_run(file: str | Path) -> list[Tensor]:
+    """The pieces of one run, (rows, 4) each."""
+    if pieces := states_of(read_markers(file)):
+        return pieces
+    raise ValueError(f"{file} has no {WINDOW} good rows on end: the lengths of its links change all the time.")
+
+
+def ragged(pieces: Sequence[Tensor]) -> Trajectories:
+    """Pieces of runs as paths that all begin at time 0."""
     lengths = torch.tensor([len(piece) for piece in pieces])
-    states = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True)
+    states = torch.nn.utils.rnn.pad_sequence([*pieces], batch_first=True)
     return Trajectories(states, torch.arange(states.shape[1], dtype=torch.float64) / RATE, lengths)
 
 
-def _file(folder: Path, number: int) -> Path:
-    return next((p for p in (folder / f"{number}.csv", folder / f"{number}.csv.gz") if p.exists()), folder / "none")
+def file_of(folder: str | Path, number: int) -> Path:
+    """Of that run in a folder; the plain one if there is none."""
+    plain = Path(folder) / f"{number}.csv"
+    return next((file for file in (plain, plain.with_suffix(".csv.gz")) if file.exists()), plain)
 
 
 def write_markers(path: str | Path, angles: Tensor, *, arms: tuple[float, float] = (604.0, 462.0)) -> Path:

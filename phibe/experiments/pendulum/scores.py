@@ -42,14 +42,14 @@ def by_path(x: Tensor, y: Tensor) -> Tensor:
     return torch.rad2deg(wrap(x - y)[:, 1:, :2].double().square().mean(-1).sqrt()).mean(1)
 
 
-def rollout(flow: Flow, x0: Tensor, times: Tensor, method: str) -> Tensor:
+def rollout(flow: Flow, x0: Tensor, times: Tensor, method: str, *, fastest: float = 60.0) -> Tensor:
     """The flow at the frame rate, one step a frame   [paper: autoregressive generation]; a path that diverges is
-    held at the largest velocities that a pendulum can have, 60 rad/s."""
-    bounded = Flow(lambda x, t: flow.velocity(_inside(x), t), flow.interval, flow.step)
-    return _inside(bounded.generate(x0, times, method=method).states)
+    held at the largest velocities that a pendulum can have, 60 rad/s in simulations."""
+    bounded = Flow(lambda x, t: flow.velocity(_inside(x, fastest), t), flow.interval, flow.step)
+    return _inside(bounded.generate(x0, times, method=method).states, fastest)
 
 
-def _inside(x: Tensor, limit: float = 60.0) -> Tensor:
+def _inside(x: Tensor, limit: float) -> Tensor:
     return torch.cat([x[..., :2], x[..., 2:].clamp(-limit, limit)], dim=-1)
 
 
