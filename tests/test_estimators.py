@@ -327,6 +327,7 @@ def test_blocks_of_one_path_or_of_many_give_honest_error_bars():
         torch.testing.assert_close(fits[0].velocity.standard_error(x, t), at_points, rtol=0.6, atol=0)
 
 
+@pytest.mark.slow
 def test_a_network_learns_from_central_differences_what_phibe_misses_at_the_same_step():
     ou = OU.reversible()
     data = ou.simulate(paths=400, times=torch.linspace(0, 1, 21, dtype=torch.float64)).to(torch.float32)

@@ -208,6 +208,7 @@ def test_the_affine_fit_tends_to_the_population_field(ou):
     assert float(error.max()) < 8
 
 
+@pytest.mark.slow
 def test_ten_million_transitions_give_the_population_field_within_its_standard_error():
     """The cubic v̂ from a cubic fit: H_N and c_N of twenty batches add up to those of all 10⁷ transitions."""
     ou, t, step, batches, n = OU.nonreversible(), 0.5, 0.1, 20, 500_000

@@ -74,6 +74,7 @@ def test_a_text_without_an_encoding_is_noticed():
 
 
 @ascii_checkout
+@pytest.mark.slow
 def test_a_terminal_without_our_letters_shows_others_in_their_place(table):
     poor, rich = (phibe("check", "däta.csv", cwd=table.parent, env=env) for env in (POOR, ORDINARY))
     assert poor.isascii() and not rich.isascii()

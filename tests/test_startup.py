@@ -83,7 +83,6 @@ def test_an_affine_fit_imports_torch_and_little_else():
 
 
 def test_what_is_imported_is_seen():
-    assert after(["objectives"]) >= {"torch"}
     assert imported("import phibe; phibe.OU.nonreversible().stationary()") >= {"torch", "scipy"}
 
 
