@@ -221,6 +221,7 @@ def let_go(process):
     process.stdin.flush()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_the_next_after_a_kill_cleans_up_and_goes_on(tmp_path):
     train(tmp_path / "whole")
     first = start(tmp_path / "run", "half")
@@ -244,6 +245,7 @@ def test_a_second_process_is_refused_and_the_next_after_a_kill_cleans_up_and_goe
     assert whole["weights.safetensors"] == run["weights.safetensors"]
 
 
+@pytest.mark.slow
 def test_two_equal_fits_at_once_write_each_line_once(tmp_path):
     both = [start(tmp_path / "run", "whole", 300) for _ in range(2)]
     assert [process.stdout.readline() for process in both] == ["ready\n"] * 2

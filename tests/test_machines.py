@@ -91,6 +91,7 @@ def test_a_fit_writes_the_same_files_in_any_locale(table):
     assert "m²" in (table.parent / "poor" / "report.html").read_text("utf8")
 
 
+@pytest.mark.slow
 def test_commands_that_read_need_no_right_to_write(table):
     table.parent.chmod(0o555)
     by = tuple(OF_ROOT) if os.access(table.parent, os.W_OK) else ()
