@@ -20,33 +20,27 @@ def load(path: str):
 offline, build = load("book/_ext/offline.py"), load("book/build.py")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
+def test_a_page_that_loads_a_remote_file_is_noticed():
+    for page in (
         '<script src="https://cdn.example/a.js"></script>',
         '<link rel="stylesheet" href="//fonts.example/css2">',
         '<img src="http://example.org/a">',
         '<script>load("https://cdn.example/require.min.js")</script>',
         "<style>@import url(https://cdn.example/a.css)</style>",
         '<script>{"url": "https://cdn.example/theme.css?v=1"}</script>',
-    ],
-)
-def test_a_page_that_loads_a_remote_file_is_noticed(page):
-    assert offline.Loads(page).found
+    ):
+        assert offline.Loads(page).found, page
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
+def test_a_link_or_a_local_file_is_fine():
+    for page in (
         '<a href="https://example.org/paper.svg">a link to click</a>',
         '<link rel="canonical" href="https://example.org/book.html">',
         '<script src="../_static/vendor/mathjax/tex-chtml.js"></script>',
         "<p>https://cdn.example/a.js</p>",
         "<script>// see https://example.org/manual.html\n</script>",
-    ],
-)
-def test_a_link_or_a_local_file_is_fine(page):
-    assert not offline.Loads(page).found
+    ):
+        assert not offline.Loads(page).found, page
 
 
 def test_cdn_addresses_become_files_beside_the_page(tmp_path):

@@ -145,23 +145,17 @@ def test_an_unfinished_run_says_where_it_goes_on(here, say, monkeypatch):
     assert "finished after 12 steps" in say(*arguments)[1]
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
+def test_times_are_read_and_those_that_cannot_be_are_refused():
+    for text, values in (
         ("0:1:0.25", [0, 0.25, 0.5, 0.75, 1]),
         ("1:0:-0.5", [1, 0.5, 0]),
         ("0:0.3:0.1", [0, 0.1, 0.2, 0.3]),
         ("0, 0.5,2", [0, 0.5, 2]),
-    ],
-)
-def test_times_are_read(text, values):
-    torch.testing.assert_close(parse_times(text), torch.tensor(values, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("text", ["0:1", "0:1:0.3", "0:1:0", "a,b", "1:0:0.1", ""])
-def test_times_that_cannot_be_are_refused(text):
-    with pytest.raises(ValueError, match="--times must be first:last:step"):
-        parse_times(text)
+    ):
+        torch.testing.assert_close(parse_times(text), torch.tensor(values, dtype=torch.float64))
+    for text in ("0:1", "0:1:0.3", "0:1:0", "a,b", "1:0:0.1", ""):
+        with pytest.raises(ValueError, match="--times must be first:last:step"):
+            parse_times(text)
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
@@ -254,12 +248,11 @@ def test_an_experiment_without_its_data_keeps_its_report(here, say, recorded, mo
     assert set(kept) == set(experiments.EXPERIMENTS) - {"pendulum_real"}
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
+def test_values_of_every_kind_are_read():
+    for text, kind, value in (
         ("1e-3", float, 1e-3),
-        ("none", float | None, None),
         ("2", int | None, 2),
+        ("none", float | None, None),
         ("False", bool, False),
         ("x, y", tuple[str, ...], ("x", "y")),
         ('["a,b","c"]', tuple[str, ...], ("a,b", "c")),
@@ -269,15 +262,12 @@ def test_an_experiment_without_its_data_keeps_its_report(here, say, recorded, mo
         (["width=64", "time=false", "blocks=[1,2]", "activation=silu"], dict[str, Any], MIXED),
         (['{"width": 64, "time": false, "blocks": [1, 2], "activation": "silu"}'], dict[str, Any], MIXED),
         (["rk4=2"], dict[str, int], {"rk4": 2}),
-    ],
-)
-def test_values_of_every_kind_are_read(text, kind, value):
-    assert convert(text, kind) == value
+    ):
+        assert convert(text, kind) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
+def test_values_of_another_kind_are_refused():
+    for text, kind in (
         ("1.5", int),
         (True, int),
         ("", float),
@@ -288,11 +278,9 @@ def test_values_of_every_kind_are_read(text, kind, value):
         (None, dict[str, Any]),
         ("a=1", dict[str, Any]),
         (3, str),
-    ],
-)
-def test_values_of_another_kind_are_refused(text, kind):
-    with pytest.raises(ValueError):
-        convert(text, kind)
+    ):
+        with pytest.raises(ValueError):
+            convert(text, kind)
 
 
 def test_an_argument_may_stand_anywhere():
@@ -320,21 +308,14 @@ def test_a_value_may_begin_with_a_minus():
     [
         ("fitt", "there is no command 'fitt' (did you mean fit?). See `phibe --help`."),
         ("fit", "fit: the following arguments are required: data"),
-        ("fit none.npz", "There is no file none.npz."),
-        ("fit nan.npz", "1 of 120 observations have a missing value, the first in path 3 at time index 2 (t = 0.4)."),
-        ("fit text.npz", "text.npz is not a readable .npz file"),
         ("fit data.npz --stepz 3", "there is no option --stepz (did you mean --steps?)."),
         ("fit data.npz --steps many", "--steps needs int; got 'many'."),
-        ("fit data.npz --steps 0", "`steps` must be a whole number from 1; got 0."),
         ("fit data.npz --objective fibe", "--objective needs one of auto, phibe, "),
         (
             "fit data.npz --model cnn",
             "--model needs one of auto, affine, basis, mlp, residual, unet, transformer; got 'cnn'.",
         ),
-        ("fit data.npz --model mlp --model_arguments widht=3", "There is no setting `widht` (did you mean width?)"),
-        ("fit data.npz --model_arguments width=3", "'basis' finds its size itself"),
         ("fit data.npz --model_arguments width", "--model-arguments needs pairs as name=value; got 'width'."),
-        ("fit data.npz --noise much", "--noise needs float; got 'much'."),
         ("fit data.npz --balance maybe", "--balance needs true or false; got 'maybe'."),
         ("fit data.npz --steps", "--steps needs a value."),
         ("fit data.npz --config none.json", "there is no file none.json."),
@@ -342,15 +323,9 @@ def test_a_value_may_begin_with_a_minus():
         ("fit data.npz --config wrong.json", "wrong.json: there is no option stepz (did you mean steps?)."),
         ("fit data.npz --config kind.json", "--steps needs int; got 1.5."),
         ("fit data.npz --model unet", "This U-Net takes states (channels, height, width)"),
-        (
-            "fit data.npz --model mlp --batch 3 --micro_batches 2",
-            "`batch` must be a multiple of processes × micro-batches",
-        ),
         ("check none.npz", "There is no file none.npz."),
-        ("check data.txt", "are read from .csv, .npz, .npy, .nc or .zarr; got 'data.txt'"),
         ("generate none --paths-of data.npz --out a.npz", "There is no run in none"),
         ("generate run --out a.npz", "needs one of --from START, --paths-of DATA and --ensemble N."),
-        ("generate run --from a.npz --paths-of data.npz --out b.npz", "one of --from START, --paths-of DATA and"),
         (
             "generate run --paths-of data.npz --out b.txt",
             "needs --out, a file that ends in .csv, .npz, .npy, .nc, .zarr",
@@ -358,20 +333,12 @@ def test_a_value_may_begin_with_a_minus():
         ("run", "needs one of ou_theory, affine_ou"),
         ("run ou_theroy", "(did you mean ou_theory?)"),
         ("run ou --preset huge", "the preset must be one of smoke, laptop, paper; got 'huge'."),
-        (
-            "run ou --preset smoke --training.stepz 3",
-            "there is no option --training.stepz (did you mean --training.steps?).",
-        ),
         ("run ou --preset smoke --stepz 3", "there is no option --stepz (did you mean --training.steps?)."),
-        ("run ou --preset smoke --paths few", "--paths needs int; got 'few'."),
         ("run ou --preset smoke --seeds 4,few", "--seeds needs values between commas, each int; got '4,few'."),
         ("list everything", "there is no option everything"),
     ],
 )
 def test_errors_are_one_line_with_exit_code_2(here, say, arguments, message):
-    states = open_data("data.npz").states.numpy()
-    states[3, 2, 0] = np.nan
-    np.savez("nan.npz", states=states, times=np.linspace(0, 1, 6))
     (here / "text.npz").write_text("hello", encoding="utf8")
     (here / "wrong.json").write_text('{"stepz": 3}', "utf8")
     (here / "kind.json").write_text('{"steps": 1.5}', "utf8")

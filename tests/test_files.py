@@ -36,8 +36,10 @@ def test_what_is_written_is_read_again_and_replaces_the_old(tmp_path, kind):
     assert os.listdir(path.parent) == [kind]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("data.npz", KeyboardInterrupt), ("data.zarr", OSError(errno.ENOSPC, "No space left on device"))],
+)
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch, kind, error):
     import zarr
 
@@ -159,7 +161,7 @@ def test_a_pickle_inside_a_file_is_never_run(tmp_path):
     assert trace.exists()  # it would have gone off
 
 
-@pytest.mark.parametrize("keep", [0, 10, 300, -1])
+@pytest.mark.parametrize("keep", [0, -1])
 def test_a_file_cut_short_is_not_read(tmp_path, keep):
     path = files.write_arrays(tmp_path / "data.npz", OLD)
     path.write_bytes(path.read_bytes()[:keep])

@@ -68,7 +68,7 @@ def _minimise(objective, x, dx, t, dt):
     return matrix.detach(), offset.detach()
 
 
-@pytest.mark.parametrize("objective", EXACT)
+@pytest.mark.parametrize("objective", ["phibe", "isotropic"])
 def test_at_one_time_an_affine_basis_gives_the_affine_fit(objective):
     data = _data(times=(0.3, 0.4))
     affine = fit_affine(data, objective, **OPTIONS[objective])
@@ -77,7 +77,7 @@ def test_at_one_time_an_affine_basis_gives_the_affine_fit(objective):
     torch.testing.assert_close(basis.velocity(x, t), affine.velocity(x, t), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("objective", EXACT)
+@pytest.mark.parametrize("objective", ["phibe", "isotropic"])
 def test_a_lifted_basis_is_the_basis_of_its_fields(objective):
     data, lifted = _data(), lift(InTime(polynomials(2), real([0.2, 0.4])))
     fields = [fit_basis(data, b, objective, **OPTIONS[objective]) for b in (lifted, lambda x, t: lifted(x, t))]
@@ -86,17 +86,15 @@ def test_a_lifted_basis_is_the_basis_of_its_fields(objective):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("objective", ["phibe", "regression"])
-def test_hats_at_the_observation_times_give_the_affine_fit_at_each(objective):
+def test_hats_at_the_observation_times_give_the_affine_fit_at_each():
     data = _data()
-    at_each = fit_affine(data, objective).velocity
-    by_knots = fit_affine(data, objective, knots=data.times[:-1]).velocity
+    at_each = fit_affine(data).velocity
+    by_knots = fit_affine(data, knots=data.times[:-1]).velocity
     torch.testing.assert_close(by_knots.matrices, at_each.matrices, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(by_knots.offsets, at_each.offsets, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("objective", EXACT)
-def test_frozen_features_train_the_last_layer_in_closed_form(objective):
+def test_frozen_features_train_the_last_layer_in_closed_form():
     torch.manual_seed(0)
     hidden = nn.Sequential(nn.Linear(3, 7), nn.SiLU(), nn.Linear(7, 6), nn.Tanh()).double().requires_grad_(False)
     last = nn.Linear(6, 2, bias=False).double()
@@ -105,11 +103,11 @@ def test_frozen_features_train_the_last_layer_in_closed_form(objective):
         return hidden(torch.cat([x, t[:, None]], dim=1))
 
     def mean_objective():
-        return EXACT[objective](lambda x, t: last(features(x, t)), *data.pairs()).mean()
+        return phibe(lambda x, t: last(features(x, t)), *data.pairs()).mean()
 
     data = _data()
     before = torch.autograd.grad(mean_objective(), last.weight)[0]
-    flow = fit_basis(data, lift(features), objective, **OPTIONS[objective])
+    flow = fit_basis(data, lift(features))
     last.weight.data = flow.velocity.coefficients.reshape(6, 2).mT.clone()
     after = torch.autograd.grad(mean_objective(), last.weight)[0]
     assert float(after.norm()) < 1e-9 * float(before.norm())
@@ -178,18 +176,14 @@ def _grid():
 @pytest.mark.parametrize("field", [_affine, _basis, _network, _grid])
 @pytest.mark.parametrize(
     ("times", "slopes"),
-    [
-        ([0.1, 0.25, 0.5, 0.9, -0.4], [5.0, -30.0, 3.75, 0.0, 0.0]),
-        (
-            [0.0, 0.2, 0.3, 0.7, 0.2],
-            [5.0, 5.0, -30.0, 3.75, 5.0],
-        ),  # at a knot from the left, at the first from the right
-        ([0.25] * 5, [-30.0] * 5),
-        ([0.2] * 5, [5.0] * 5),
+    [  # at a knot from the left, at the first from the right
+        ([0.1, 0.25, 0.5, 0.9, -0.4, 0.0, 0.2, 0.3, 0.7, 0.2], [5, -30, 3.75, 0, 0, 5, 5, -30, 3.75, 5]),
+        ([0.2] * 5, [5] * 5),
     ],
 )
 def test_between_knots_each_sample_has_the_slope_of_its_own_time(field, times, slopes):
-    velocity, x, t, weight = field(), normal(5, 1), real(times).requires_grad_(), normal(5, seed=1)
+    n = len(times)
+    velocity, x, t, weight = field(), normal(n, 1), real(times).requires_grad_(), normal(n, seed=1)
     torch.testing.assert_close(velocity(x, t).flatten(), real(np.interp(times, KNOTS, VALUES)))
     torch.testing.assert_close(torch.autograd.grad(velocity(x, t).sum(), t)[0], real(slopes))
     forward = jvp(lambda s: velocity(x, s).flatten(), (t.detach(),), (weight,))[1]
@@ -214,6 +208,7 @@ def test_the_affine_fit_tends_to_the_population_field(ou):
     assert float(error.max()) < 8
 
 
+@pytest.mark.slow
 def test_ten_million_transitions_give_the_population_field_within_its_standard_error():
     """The cubic v̂ from a cubic fit: H_N and c_N of twenty batches add up to those of all 10⁷ transitions."""
     ou, t, step, batches, n = OU.nonreversible(), 0.5, 0.1, 20, 500_000
@@ -271,7 +266,7 @@ def _assert_same(a, b, rtol=1e-12):
 
 @pytest.mark.parametrize(
     ("paths", "steps", "d"),
-    [*((300, steps, d) for steps in (2, 3, 8) for d in (1, 2, 3, 7, 130)), (20, 700, 1), (20, 700, 2)],
+    [(300, 2, 1), (300, 3, 2), (300, 8, 7), (300, 3, 130), (20, 700, 2)],
 )
 def test_fast_and_general_sums_agree(paths, steps, d):
     times = torch.arange(steps, dtype=torch.float64) ** 1.5 / 50
@@ -293,8 +288,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", ["grid", "own times", "ragged"])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [*((kind, "ragged") for kind in KINDS), ("affine", "grid"), ("affine, knots", "own times"), ("basis", "own times")],
+)
 def test_sums_of_any_parts_merge_to_those_of_all_paths_in_any_order(kind, shape):
     states = 3 + _data(paths=90, times=tuple(0.1 * i for i in range(7))).states
     lengths = [7, 5, 6] * 30 if shape == "ragged" else None
@@ -318,7 +315,7 @@ class Elsewhere(ThreadPoolExecutor):
         return super().submit(lambda: pickle.loads(pickle.dumps(task(*args))))
 
 
-@pytest.mark.parametrize("objective", ["phibe", "isotropic", "symmetric", "stratonovich"])
+@pytest.mark.parametrize("objective", ["isotropic", "stratonovich"])
 def test_any_executor_sums_the_blocks(objective):
     data, basis = _data(), lift(InTime(polynomials(2), real([0.2, 0.4])))
     with Elsewhere(2) as executor:
@@ -367,8 +364,13 @@ def _written_differently(data):
     }
 
 
-@pytest.mark.parametrize("objective", EXACT)
-@pytest.mark.parametrize("encoding", ["own times", "padded", "cut in pieces", "paths in another order"])
+@pytest.mark.parametrize(
+    ("encoding", "objective"),
+    [
+        *((encoding, "phibe") for encoding in ("own times", "padded", "cut in pieces", "paths in another order")),
+        *(("cut in pieces", objective) for objective in ("regression", "isotropic")),
+    ],
+)
 def test_ragged_and_irregular_data_give_the_answer_of_the_regular_data_they_encode(encoding, objective):
     data = _data()
     other = _written_differently(data)[encoding]
@@ -450,7 +452,7 @@ def test_float32_states_far_from_zero_lose_no_more_than_their_rounding(encoding)
     assert float((naive[:, :2].double() - expected[0]).norm()) > 0.1
 
 
-@pytest.mark.parametrize("scales", [(1e-9, 1e-9), (1e6, 1e6), (1e-6, 1e6)])
+@pytest.mark.parametrize("scales", [(1e-9, 1e-9), (1e-6, 1e6)])
 def test_the_units_of_the_data_do_not_matter(scales):
     data, D = _data(), torch.diag(real(scales))
     scaled = Trajectories(data.states @ D, data.times)

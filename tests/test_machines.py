@@ -74,6 +74,7 @@ def test_a_text_without_an_encoding_is_noticed():
 
 
 @ascii_checkout
+@pytest.mark.slow
 def test_a_terminal_without_our_letters_shows_others_in_their_place(table):
     poor, rich = (phibe("check", "däta.csv", cwd=table.parent, env=env) for env in (POOR, ORDINARY))
     assert poor.isascii() and not rich.isascii()
@@ -90,6 +91,7 @@ def test_a_fit_writes_the_same_files_in_any_locale(table):
     assert "m²" in (table.parent / "poor" / "report.html").read_text("utf8")
 
 
+@pytest.mark.slow
 def test_commands_that_read_need_no_right_to_write(table):
     table.parent.chmod(0o555)
     by = tuple(OF_ROOT) if os.access(table.parent, os.W_OK) else ()

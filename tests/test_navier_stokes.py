@@ -290,7 +290,6 @@ def test_systems_that_cannot_be_are_refused(change, message):
         ({"times": [0, 1]}, "either `paths`, one or more, or `start`"),
         ({"times": [0, 1], "paths": 1, "start": field(16)}, r"got paths=1, start=\(2, 1, 16, 16\)"),
         ({"times": [0, 1], "paths": 1, "dt": 0.0}, "`dt` > 0"),
-        ({"times": [0.0], "paths": 1}, "two or more increasing times"),
         ({"times": [0, 1, 1], "paths": 1}, "two or more increasing times"),
         ({"times": [0, 1], "start": field(32)}, r"must be \(path, 1, 16, 16\); got \(2, 1, 32, 32\)"),
         ({"times": [0, 1], "start": field(16), "size": 32}, "from 2 to the 16 points"),

@@ -75,14 +75,11 @@ def test_the_transformer_attends_to_all_places_and_knows_them_only_by_their_code
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("wrap", [False, True])
-def test_a_saved_configuration_and_weights_give_the_network_back(name, wrap):
+def test_a_saved_configuration_and_weights_give_the_network_back(name):
     network = small(name)
     config = json.loads(json.dumps({"name": name, "shape": network.state_shape, "arguments": network.arguments}))
     again = build(config["name"], config["shape"], **config["arguments"])
-    if wrap:
-        network = Normalised(network, network.state_shape, **UNITS)
-        again = Normalised(again, again.state_shape)
+    network, again = Normalised(network, network.state_shape, **UNITS), Normalised(again, again.state_shape)
     x, t, *_ = batch(network.state_shape, dtype=torch.float32)
     assert not torch.allclose(again(x, t), network(x, t))
     again.load_state_dict(load(save(network.state_dict())))
@@ -97,7 +94,7 @@ def test_without_time_the_velocity_is_the_same_at_all_times(name):
         assert torch.equal(network(x, t), network(x, t + 1)) is not time
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["basis", "unet", "transformer"])
 def test_single_and_double_precision_agree(name):
     network = small(name)
     single, double = batch(network.state_shape, dtype=torch.float32), batch(network.state_shape)
@@ -153,9 +150,7 @@ def test_a_condition_is_read_but_not_differentiated():
         (lambda: UNet((4,)), r"takes states \(channels, height, width\)"),
         (lambda: UNet((1, 8, 8), padding="mirror"), "'circular' .* or 'zeros'; got 'mirror'"),
         (lambda: MLP((2,))(torch.ones(3, 2), torch.ones(3, 1)), r"t \(n,\); got x \(3, 2\) and t \(3, 1\)"),
-        (lambda: MLP((2,))(torch.ones(3, 4), torch.ones(3)), r"takes x \(n, 2\)"),
         (lambda: UNet((1, 8, 8))(torch.ones(1, 1, 8, 8), torch.ones(1), torch.ones(1, 8, 8)), "0 channels; got 1"),
-        (lambda: UNet((1, 8, 8), condition_channels=2)(torch.ones(1, 1, 8, 8), torch.ones(1)), "2 channels; got 0"),
     ],
 )
 def test_what_cannot_be_built_or_called_says_why(act, message):
@@ -261,7 +256,7 @@ def test_the_fitted_units_are_those_of_states_times_and_velocities():
     torch.testing.assert_close(torch.stack([network.t_start, network.t_scale]), real([7, 40 * math.pi / 3]))
 
 
-@pytest.mark.parametrize("observations", [101, 801, 3201])
+@pytest.mark.parametrize("observations", [101, 3201])
 def test_the_typical_velocity_does_not_grow_with_the_noise_in_fine_increments(observations):
     ou, times = OU.nonreversible(), torch.linspace(0, 1, observations).double()
     data = ou.simulate(paths=100, times=times, generator=torch.Generator().manual_seed(0))
@@ -361,9 +356,9 @@ class Words(nn.Module):
         return torch.tanh(h) * self.words(torch.ones(len(h), dtype=torch.long, device=h.device))
 
 
-def vector(layer, width=8):
+def vector(layer):
     torch.manual_seed(0)
-    return Between(nn.Linear(6, width), layer, nn.Linear(8, 6)), (6,)
+    return Between(nn.Linear(6, 8), layer, nn.Linear(8, 6)), (6,)
 
 
 def picture(layer):
@@ -377,23 +372,11 @@ def coarse(layer):
 
 
 REFUSED = {
-    "BatchNorm1d": (vector, nn.BatchNorm1d(8), "freeze it"),
     "BatchNorm2d": (picture, nn.BatchNorm2d(8), "nn.GroupNorm"),
-    "SyncBatchNorm": (picture, nn.SyncBatchNorm(8), "nn.GroupNorm"),
     "ReLU": (vector, nn.ReLU(), "nn.SiLU, nn.GELU or nn.Tanh"),
-    "ReLU6": (vector, nn.ReLU6(), "nn.SiLU"),
-    "LeakyReLU": (vector, nn.LeakyReLU(), "nn.SiLU"),
     "PReLU": (vector, nn.PReLU(), "nn.SiLU"),
-    "RReLU": (vector, nn.RReLU(), "nn.SiLU"),
-    "SELU": (vector, nn.SELU(), "nn.SiLU"),
-    "Hardtanh": (vector, nn.Hardtanh(), "nn.SiLU"),
-    "Hardswish": (vector, nn.Hardswish(), "nn.SiLU"),
-    "Hardsigmoid": (vector, nn.Hardsigmoid(), "nn.SiLU"),
-    "Hardshrink": (vector, nn.Hardshrink(), "nn.SiLU"),
     "Softshrink": (vector, nn.Softshrink(), "nn.SiLU"),
-    "Threshold": (vector, nn.Threshold(0.1, 0.0), "nn.SiLU"),
     "MaxPool2d": (coarse, nn.MaxPool2d(2), "nn.AvgPool2d"),
-    "AdaptiveMaxPool2d": (coarse, nn.AdaptiveMaxPool2d(2), "nn.AvgPool2d"),
 }
 
 
@@ -407,36 +390,18 @@ def test_a_module_that_would_spoil_the_jacobian_term_is_refused_by_name(kind):
 
 
 ALLOWED = {
-    "Linear": (vector, nn.Linear(8, 8)),
-    "SiLU": (vector, nn.SiLU()),
     "SiLU in place": (vector, nn.SiLU(inplace=True)),
-    "GELU": (vector, nn.GELU()),
-    "Tanh": (vector, nn.Tanh()),
-    "Softplus": (vector, nn.Softplus()),
-    "ELU": (vector, nn.ELU()),
-    "Mish": (vector, nn.Mish()),
-    "Sigmoid": (vector, nn.Sigmoid()),
-    "Softmax": (vector, nn.Softmax(dim=1)),
-    "RMSNorm": (vector, nn.RMSNorm(8)),
     "LayerNorm": (vector, nn.LayerNorm(8)),
-    "functional layer_norm": (vector, Function(lambda h: F.layer_norm(h, (8,)))),
     "InstanceNorm2d": (picture, nn.InstanceNorm2d(8, affine=True)),
-    "GLU": (lambda layer: vector(layer, 16), nn.GLU()),
     "linalg.solve": (
         vector,
         Function(lambda h: torch.linalg.solve(3 * torch.eye(8).to(h) + 0.1 * h[:, :, None] * h[:, None], h)),
     ),
     "GroupNorm": (picture, nn.GroupNorm(2, 8)),
-    "GroupNorm, a group each": (picture, nn.GroupNorm(8, 8)),
     "frozen BatchNorm2d": (picture, nn.BatchNorm2d(8).eval()),
-    "Conv2d, circular": (picture, nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")),
     "Conv2d, zeros": (picture, nn.Conv2d(8, 8, 3, padding=1)),
     "ConvTranspose2d": (coarse, nn.Sequential(nn.ConvTranspose2d(8, 8, 2, stride=2), nn.AvgPool2d(4))),
-    "strided Conv2d": (coarse, nn.Conv2d(8, 8, 3, stride=2, padding=1, padding_mode="circular")),
-    "AvgPool2d": (coarse, nn.AvgPool2d(2)),
-    "PixelShuffle": (picture, nn.Sequential(nn.PixelUnshuffle(2), nn.PixelShuffle(2))),
     "FFT": (picture, Function(lambda h: torch.fft.irfft2(torch.fft.rfft2(h) * 0.5, s=h.shape[-2:]))),
-    "einsum": (vector, Function(lambda h: torch.einsum("ni,nj->nij", h, h).sum(2))),
     "Embedding": (vector, Words()),
     "Dropout": (vector, nn.Dropout(0.3)),
     "GRU": (vector, Recurrent()),
@@ -453,26 +418,21 @@ def test_a_smooth_module_passes_the_comparison_with_finite_differences(kind):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("objective", ["phibe", "regression"])
-def test_our_own_networks_pass_bare_and_in_units(name, objective):
+def test_our_own_networks_pass_bare_and_in_units(name):
     network = small(name)
     x, t, *_ = batch(network.state_shape, dtype=torch.float32)
-    assert check_network(network, x, t, objective=objective) < 1e-6
+    assert check_network(network, x, t) < 1e-6
     wrapped = Normalised(network, network.state_shape, **UNITS)
-    assert check_network(wrapped, wrapped.mean + wrapped.scale * x, t, objective=objective) < 1e-6
+    assert check_network(wrapped, wrapped.mean + wrapped.scale * x, t) < 1e-6
 
 
 NUMERICAL = {
     "functional relu": (vector, Function(torch.relu), "kinks or jumps in x"),
-    "clamp": (vector, Function(lambda h: h.clamp(-1, 1)), "kinks or jumps"),
-    "abs": (vector, Function(torch.abs), "kinks or jumps"),
     "rounding": (vector, Function(lambda h: h + 0.01 * h.round()), "kinks or jumps"),
     "ELU with a kink": (vector, nn.ELU(alpha=1.1), "kinks or jumps"),
-    "relu on a picture": (picture, Function(torch.relu), "kinks or jumps"),
     "detach": (vector, Function(lambda h: torch.tanh(h) * torch.sigmoid(h).detach()), "% away from finite differences"),
     "fused attention": (vector, Attention(exact=False), r"`layer` \(Attention\) failed .*SDPBackend.MATH"),
     "MultiheadAttention": (vector, Heads(need_weights=False), r"`layer.attention` \(.*SDPBackend.MATH"),
-    "cdist": (vector, Function(lambda h: h * torch.cdist(h[:, None], h[:1, None])[:, 0]), "others in its batch"),
     "cdist alone": (
         vector,
         Function(lambda h: h * torch.cdist(h[:, None], torch.ones(1, 1, 8).to(h))[:, 0]),
@@ -560,16 +520,12 @@ class Forgetful(nn.Linear):
         (Own(lambda v, x, t: v + torch.log(-x * x - 1)), "sample 0 is not finite"),
         (Own(before=lambda x: x.mul_(2)), "changes x in place"),
         (Own(lambda v, x, t: v.detach()), "does not depend on the parameters"),
-        (Own(lambda v, x, t: v - v.mean(0)), "others in its batch"),
         (
             Own(lambda v, x, t: v + torch.ones(5, 2)),
             r"Own failed on x \(6, 2\), torch.float32 on cpu, t \(6,\): The size",
         ),
         (Own().double(), r"`linear` \(Linear\) failed .*one dtype and device"),
-        (Own().to("meta"), "failed .*device"),
-        (Own(lambda v, x, t: v.float()), "must be torch.float64 on cpu, .* got torch.float32"),
         (Own().requires_grad_(False), "no trainable parameters"),
-        (nn.Identity(), "Identity has no trainable parameters"),
         (Forgetful(), r"called as v\(x, t\)"),
     ],
 )
@@ -610,18 +566,17 @@ def test_the_check_leaves_no_trace():
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("objective", [phibe, regression])
-def test_everything_runs_on_another_device_and_mixing_them_fails(name, objective):
+@pytest.mark.parametrize("name", ["basis", "transformer"])  # the others in test_devices
+def test_everything_runs_on_another_device_and_mixing_them_fails(name):
     network = small(name)
     network = Normalised(network, network.state_shape, **UNITS)
     here = batch(network.state_shape, dtype=torch.float32)
     there = [part.to("meta") for part in here]
     for mixed in ((network, there), (copy.deepcopy(network).to("meta"), here)):
         with pytest.raises(RuntimeError, match="device|meta"):
-            objective(mixed[0], *mixed[1])
+            phibe(mixed[0], *mixed[1])
     network.to("meta")
-    for values in (objective(network, *there), network.balanced(objective, *there)):
+    for values in (phibe(network, *there), network.balanced(phibe, *there)):
         assert values.is_meta
         values.mean().backward()
     assert all(p.grad is not None and p.grad.is_meta for p in network.parameters())

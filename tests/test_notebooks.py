@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import jupytext
-import pytest
 import yaml
 from jupyter_cache import get_cache
 
@@ -30,30 +29,21 @@ def keeps_the_form(sizes: list[int]) -> bool:
     return median(sizes) <= 8 and quantiles(sizes, n=10, method="inclusive")[-1] <= 20
 
 
-@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
-def chapter(request):
-    return request.param
+def test_every_chapter_runs_without_an_error(book):
+    cache = get_cache(ROOT / "_build" / ".jupyter_cache")  # what the build recorded
+    for path in CHAPTERS:
+        record = cache.match_cache_notebook(jupytext.read(path))
+        cells = code_cells(cache.get_cache_bundle(record.pk).nb)
+        assert len(cells) == len(code_cells(jupytext.read(path))) > 0, path.stem
+        assert all(cell.execution_count for cell in cells), path.stem
+        outputs = [output for cell in cells for output in cell.outputs]
+        assert outputs, path.stem
+        errors = [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+        assert errors == [], path.stem
 
 
-@pytest.fixture
-def executed(book, chapter):
-    """What the build recorded of the chapter."""
-    cache = get_cache(ROOT / "_build" / ".jupyter_cache")
-    record = cache.match_cache_notebook(jupytext.read(chapter))
-    return cache.get_cache_bundle(record.pk).nb
-
-
-def test_a_chapter_runs_without_an_error(executed, chapter):
-    cells = code_cells(executed)
-    assert len(cells) == len(code_cells(jupytext.read(chapter))) > 0
-    assert all(cell.execution_count for cell in cells)
-    outputs = [output for cell in cells for output in cell.outputs]
-    assert outputs
-    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
-
-
-def test_the_cells_of_a_chapter_are_short(chapter):
-    assert keeps_the_form(lengths(jupytext.read(chapter)))
+def test_the_cells_of_every_chapter_are_short():
+    assert [path.stem for path in CHAPTERS if not keeps_the_form(lengths(jupytext.read(path)))] == []
 
 
 def test_long_cells_are_noticed():
@@ -68,6 +58,8 @@ def test_every_chapter_is_in_the_table_of_contents():
     assert {f"notebooks/{path.stem}" for path in CHAPTERS} == {name for name in listed if name.startswith("notebooks/")}
 
 
-def test_no_cell_may_fail_be_skipped_or_be_hidden_altogether(chapter):
-    tags = {tag for cell in jupytext.read(chapter).cells for tag in cell.metadata.get("tags", [])}
-    assert not tags & {"raises-exception", "skip-execution", "remove-input", "remove-output", "remove-cell"}
+def test_no_cell_may_fail_be_skipped_or_be_hidden_altogether():
+    cells = [(path.stem, cell) for path in CHAPTERS for cell in jupytext.read(path).cells]
+    used = {(name, tag) for name, cell in cells for tag in cell.metadata.get("tags", [])}
+    forbidden = {"raises-exception", "skip-execution", "remove-input", "remove-output", "remove-cell"}
+    assert used and [(name, tag) for name, tag in used if tag in forbidden] == []

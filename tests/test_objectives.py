@@ -184,14 +184,13 @@ def _cubic(x, t):
     return torch.stack(columns[: x.shape[1]], dim=1)
 
 
-@pytest.mark.parametrize("step", [0.05, 0.5])
 @pytest.mark.parametrize(
-    ("name", "ou"),
+    ("name", "ou", "step"),
     [
-        ("phibe", PAPER["nonreversible"]),
-        ("phibe", PAPER["reversible"]),
-        ("isotropic", OU([[-0.7]], [[0.9]], mu=[2.0], m0=[-1.0])),
-        ("regression", PAPER["nonreversible"]),
+        ("phibe", PAPER["nonreversible"], 0.5),
+        ("phibe", PAPER["reversible"], 0.05),
+        ("isotropic", OU([[-0.7]], [[0.9]], mu=[2.0], m0=[-1.0]), 0.5),
+        ("regression", PAPER["nonreversible"], 0.05),
     ],
 )
 def test_the_mean_objective_is_a_completed_square(name, ou, step):

@@ -85,10 +85,10 @@ def test_torch_is_pinned_and_what_must_not_come_in_does_not(pins):
     assert FORBIDDEN.isdisjoint(canonicalize_name(Requirement(name).name) for name in direct())
 
 
-@pytest.mark.parametrize("line", ["torch==2.13.0+cpu", "torch>=2", "torch @ file:///tmp/torch.whl"])
-def test_a_local_or_loose_pin_is_refused(line):
-    with pytest.raises(ValueError):
-        read_pins(line)
+def test_a_local_or_loose_pin_is_refused():
+    for line in ("torch==2.13.0+cpu", "torch>=2", "torch @ file:///tmp/torch.whl"):
+        with pytest.raises(ValueError):
+            read_pins(line)
 
 
 def test_what_is_installed_is_what_is_pinned(pins):

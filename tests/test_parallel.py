@@ -11,6 +11,8 @@ import pytest
 
 from phibe.experiments.training import run_all
 
+pytestmark = pytest.mark.slow  # each starts processes that import torch
+
 KILLED = """
 import sys, time
 from functools import partial
@@ -62,7 +64,6 @@ def test_the_first_error_is_raised():
         run_all([fail, fail], workers=2)
 
 
-@pytest.mark.slow
 def test_a_killed_run_leaves_no_workers(tmp_path):
     (tmp_path / "run.py").write_text(KILLED, encoding="utf8")
     notes = tmp_path / "notes"

@@ -140,7 +140,7 @@ def test_a_flow_that_diverges_is_not_trustworthy(data):
 # -- the objective -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", ["phibe", "symmetric", "isotropic"])
+@pytest.mark.parametrize("objective", ["symmetric", "isotropic"])
 def test_the_objective_of_no_motion_is_zero_and_that_of_the_truth_below(data, objective):
     still = held_out_objective(Flow(lambda x, t: 0 * x), data, objective, unit=spread(data))
     assert still == Estimate(0.0, 0.0)
@@ -170,34 +170,31 @@ def row(flow: float, floor: float = 0.1) -> list[Distance]:
     return [Distance(1.0, flow, floor, 1.0, 100, 0.0, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("flow", "floor", "grade"),
-    [
+def test_marginals_are_graded_by_their_distance_in_floors_and_in_spreads():
+    for flow, floor, grade in (
         (0.19, 0.1, "good"),
         (0.03, 0.001, "good"),  # thirty times a tiny floor, but hardly anything
         (0.3, 0.1, "usable with care"),
         (0.2, 0.01, "usable with care"),
         (0.5, 0.1, "not trustworthy"),
         (math.inf, 0.1, "not trustworthy"),
-    ],
-)
-def test_marginals_are_graded_by_their_distance_in_floors_and_in_spreads(flow, floor, grade):
-    assert judge_marginals("marginals", row(flow, floor), where="Here").grade == grade
+    ):
+        assert judge_marginals("marginals", row(flow, floor), where="Here").grade == grade
 
 
-@pytest.mark.parametrize(
-    ("value", "grade"),
-    [(-1.0, "good"), (-0.2, "usable with care"), (0.2, "usable with care"), (1.0, "not trustworthy")],
-)
-def test_an_objective_must_be_below_that_of_no_motion_by_three_errors(value, grade):
-    assert judge_objective(Estimate(value, 0.1), objective="phibe").grade == grade
+CARE, NOT = "usable with care", "not trustworthy"
 
 
-@pytest.mark.parametrize(("error", "grade"), [(0.1, "good"), (0.3, "usable with care"), (0.6, "not trustworthy")])
-def test_means_and_spreads_are_graded_in_spreads_of_their_time(error, grade):
-    (finding,) = judge_moments([Distance(1.0, 0.1, 0.1, 1.0, 100, error**2, 0.5)])
-    assert finding.grade == grade
-    assert "0.50 times the observed" in finding.text
+def test_an_objective_must_be_below_that_of_no_motion_by_three_errors():
+    for value, grade in ((-1.0, "good"), (-0.2, CARE), (0.2, CARE), (1.0, NOT)):
+        assert judge_objective(Estimate(value, 0.1), objective="phibe").grade == grade
+
+
+def test_means_and_spreads_are_graded_in_spreads_of_their_time():
+    for error, grade in ((0.1, "good"), (0.3, CARE), (0.6, NOT)):
+        (finding,) = judge_moments([Distance(1.0, 0.1, 0.1, 1.0, 100, error**2, 0.5)])
+        assert finding.grade == grade
+        assert "0.50 times the observed" in finding.text
 
 
 def test_a_coarse_floor_is_a_finding():

@@ -44,8 +44,7 @@ def same(a, b):
     assert a.labels == b.labels
 
 
-@pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("own", "ragged"), [(False, False), (True, True)])
 @pytest.mark.parametrize("kind", ["csv", "npz", "nc", "zarr"])
 def test_what_is_saved_is_read_again_with_its_names(tmp_path, kind, own, ragged):
     data = some(ragged, own)

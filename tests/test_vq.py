@@ -182,6 +182,7 @@ def test_mixed_precision_rounds_to_the_same_codes_nearly_everywhere():
     torch.testing.assert_close(mixed, full, rtol=0.1, atol=0)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_error_of_unseen_videos_and_is_had_back(tmp_path):
     config = FitConfig(steps=120, batch=16, evaluate_every=40, learning_rate=5e-3, warmup=5, held_out=0.25)
     codec = fit_vq(videos(32), small(), config=config, out=tmp_path, progress=False)

@@ -50,6 +50,7 @@ def data():
     return OU.nonreversible().simulate(paths=200, times=torch.linspace(0, 1, 11), seed=0)
 
 
+@pytest.mark.slow
 def test_a_fit_of_a_table_is_a_short_walk(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_data(data, "data.csv")
