@@ -23,7 +23,9 @@ class Entry(NamedTuple):
 
 
 EXPERIMENTS = {
-    "ou_theory": Entry("Every theorem, measured: bias, bounds and sampling rates, on OU and nonlinear processes", "theory:OU_THEORY"),
+    "ou_theory": Entry(
+        "Every theorem, measured: bias, bounds and sampling rates, on OU and nonlinear processes", "theory:OU_THEORY"
+    ),
     "affine_ou": Entry("Affine flows of the OU processes: orbits, samples at t = 15, moments in time", "ou:AFFINE_OU"),
     "ou": Entry("An MLP on the reversible OU process: error in time, convergence in Δt and paths", "ou_mlp:MLP_OU"),
     "estimators": Entry("Objectives on the OU processes: bias, variance, and MLPs", "estimators:ESTIMATORS"),

@@ -6,8 +6,9 @@ Truth is exact throughout: `phibe/systems/ou.py`. Read next: `ou_mlp.py`, the re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from phibe.experiments.report import (
     judged,
 )
 from phibe.flow import Flow
-from phibe.linear.affine import AffineField, fit_affine
+from phibe.linear.affine import AffineField, affine_sums, fit_affine, solve_affine
+from phibe.linear.sums import merged
 from phibe.metrics import Estimate, global_velocity_error
 from phibe.systems.ou import OU, Gaussian
 from phibe.theory import affine_gap, affine_phibe_field, flow_map, pushforward
@@ -57,7 +59,7 @@ class AffineConfig:
 
     *Uniform*: `uniform_paths` × `uniform_times` observations on [0, `horizon`], for each of `seeds`. *Graded*: times
     start `first_step` apart and stretch by e^{`stretch`·t} up to `last_step`, for the raw second moment asks for small
-    steps while the mean moves fast, and for less later; `paths` in `groups`, each fitted alone, and their mean field.
+    steps while the mean moves fast, and for less later; `paths` in `groups`, fitted each alone, and together.
     """
 
     paths: int = 20_000
@@ -106,11 +108,12 @@ def measure_affine(config: AffineConfig, fits: Path) -> Measured:
     hashes: dict[str, str] = {}
     for name, make in PROCESSES.items():
         ou, times = make(), observation_times(config, config.horizon)
-        groups = [fit_affine(blocks) for blocks in simulated(ou, times, config, name)]
-        flow = _mean(groups)
+        sums = partial(affine_sums, objective="phibe")
+        groups = [merged(map(sums, blocks), "phibe") for blocks in simulated(ou, times, config, name)]
+        flow = solve_affine(merged(groups, "phibe"), "phibe")
         results[name] = {"observations": len(times), **_compare(ou, flow, times, config)}
         results[name]["uniform"] = _uniform_sweep(ou, config)
-        errors = {"phibe, graded times": [_errors(ou, group, times, config) for group in groups]}
+        errors = {"phibe, graded times": [_errors(ou, solve_affine(group, "phibe"), times, config) for group in groups]}
         uniform, hashes[f"{name}, first seed"] = _uniform(ou, config, name)
         results[name]["by_method"] = errors | uniform
         claims += _affine_claims(name, results[name]["by_method"])
@@ -140,13 +143,6 @@ def simulated(ou: OU, times: Tensor, config: AffineConfig, name: str) -> Iterato
 def _block(ou: OU, times: Tensor, config: AffineConfig, generator: torch.Generator, bar: Any) -> Trajectories:
     bar.update()
     return ou.simulate(paths=config.block, times=times, generator=generator)
-
-
-def _mean(flows: Sequence[Flow]) -> Flow:
-    """The flow of the mean field."""
-    fields = [_field(flow) for flow in flows]
-    matrices, offsets = (torch.stack([getattr(f, part) for f in fields]).mean(0) for part in ("matrices", "offsets"))
-    return replace(flows[0], velocity=AffineField(fields[0].times, matrices, offsets))
 
 
 def _field(flow: Flow) -> AffineField:

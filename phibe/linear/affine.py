@@ -93,6 +93,13 @@ def fit_affine(
     blocks = [data] if isinstance(data, Trajectories) else data
     each = map if executor is None else executor.map
     whole = merged(each(partial(affine_sums, objective=objective, knots=knots), blocks), objective)
+    return solve_affine(whole, objective, noise=noise, knots=knots, complete=complete)
+
+
+def solve_affine(
+    whole: Sums, objective: str, *, noise: float | None = None, knots: Tensor | None = None, complete: bool = True
+) -> Flow:
+    """The flow of sums that `affine_sums` gave for these knots, merged; `complete` if no path misses a time."""
     whole = _isotropic(whole, noise) if objective == "isotropic" else whole
     if knots is None:
         whole = _seen(whole, objective)
