@@ -297,8 +297,7 @@ def test_euler_pumps_energy_into_central_differences_and_none_into_forward_ones(
     explorer.integrator = "rk4"
     columns = explorer.pendulum.frames.data
     assert columns["gain_2"][-1] < -5 * columns["sample_gain"][-1]
-    assert columns["marginal_error"][-1] < 1.3 * columns["sample_error"][-1]
-    assert "the distribution of <b>symmetric</b> is closer" in explorer.reading()
+    assert columns["marginal_error"][-1] < 1.3 * columns["sample_error"][-1] < columns["marginal_error_2"][-1]
     assert "07_pendulum_states" in explorer.equations()
     np.testing.assert_array_equal(explorer.errors.curves.data["velocity_error_2"], columns["path_error_2"])
 

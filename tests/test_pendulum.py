@@ -38,8 +38,7 @@ def test_with_its_integrator_each_objective_follows_paths_and_marginals(states, 
 def test_euler_pumps_a_central_difference_and_rk4_drains_a_forward_one(states):
     gain = {key: entry["energy_gain"][-1] for key, entry in states["flows"].items()}
     for objective in ("phibe", "symmetric"):
-        assert gain[f"{objective}, circles, euler"] > 10
-        assert abs(gain[f"{objective}, circles, rk4"]) < 1
+        assert gain[f"{objective}, circles, euler"] > max(10, 5 * abs(gain[f"{objective}, circles, rk4"]))
     assert gain["regression, circles, rk4"] < -5
     assert abs(gain["regression, circles, euler"]) < 1
 
@@ -79,7 +78,8 @@ def pictures():
 def test_decoded_rollouts_show_pendulums_and_beat_persistence(pictures, key):
     entry, still = pictures["flows"][key], pictures["persistence"]
     assert np.mean(entry["valid"][:31]) >= 0.9
-    assert entry["pose_error_median"][10] < 20 < still["pose_error_median"][10]
+    assert entry["pose_error_median"][10] < still["pose_error_median"][10] / 4
+    assert entry["pose_error"][10] < pendulum_images.AIM < still["pose_error"][10]
     assert (np.array(entry["pose_error"]) < np.array(still["pose_error"]))[5:].all()
     assert entry["pose_error"][10] > pictures["codec"]["pose_error"][10]  # nothing beats the codec's floor
 
