@@ -167,7 +167,7 @@ def _solve_times(found: Sums) -> tuple[Tensor, Tensor]:
     if (deficient := rank < d).any():
         where = ", ".join(f"t = {float(t):g}" for t in found.keys[deficient][:3]) + " …" * (int(deficient.sum()) > 3)
         smallest = "the affine field there is the one of smallest norm"
-        warnings.warn(f"The states span fewer than {d} dimensions at {where}: {smallest}.", stacklevel=3)
+        warnings.warn(f"The states span fewer than {d} dimensions at {where}: {smallest}.", stacklevel=4)
     matrix = (inverse @ right).mT
     return matrix, (pull.mT - matrix @ (mean + found.shift[:, None]))[..., 0]
 
@@ -181,7 +181,7 @@ def _solve_knots(found: Sums) -> tuple[Tensor, Tensor]:
     gram, moment = found.equations()
     inverse, rank = pseudo_inverse(gram)
     if int(rank) < len(gram):
-        warnings.warn("Some knots see too few transitions: the field there is the one of smallest norm.", stacklevel=3)
+        warnings.warn("Some knots see too few transitions: the field there is the one of smallest norm.", stacklevel=4)
     theta = (inverse @ moment).reshape(-1, d + 1, d)
     matrices, offsets = theta[:, :d].mT.contiguous(), theta[:, d]
     return matrices, offsets - (matrices @ found.shift[:, None])[..., 0]
