@@ -146,21 +146,21 @@ def test_no_moment_condition_holds_for_the_basis_that_has_the_field_of_an_ou_pro
     assert cubic.low > 1.25 > max(row.high for row in growth.values())
 
 
-def test_the_mlp_converges_at_the_published_rates():
+def test_the_mlp_converges_in_times_at_the_published_rate_and_in_paths_until_the_optimiser_limits_it():
     report = committed("ou")
-    for key, order in (("by_times", -1.0), ("by_paths", -0.5)):
+    for key in ("by_times", "by_paths"):
         low, high = report[key]["interval"]
-        assert low < report[key]["slope"] < high
-        assert report[key]["slope"] == pytest.approx(order, abs=0.25)
+        assert low < report[key]["slope"] < high < 0
         assert len(report[key]["errors"][0]) == 5
-    assert report["velocity_error"][0] < 0.15 * report["velocity_size"]
+    assert report["by_times"]["slope"] == pytest.approx(-1.0, abs=0.1)
+    assert report["velocity_error"][0] < 0.05 * report["velocity_size"]
 
 
 def test_where_data_are_few_the_empirical_objective_of_phibe_is_no_guide():
-    """It is not bounded below: neither early stopping nor clipping helps, nor are they needed where data are many."""
-    report = committed("ou")
-    many, few = report["unguarded"].values()
-    assert max(many["phibe"]) < report["velocity_size"] < min(map(min, few.values()))
+    """It is not bounded below: clipping and early stopping help there, and do not suffice; else they are not needed."""
+    many, few = committed("ou")["unguarded"].values()
+    guarded, not_guarded = few.values()
+    assert max(map(max, many.values())) * 5 < min(guarded) < max(guarded) < min(not_guarded)
 
 
 @pytest.mark.parametrize("name", ["affine_ou", "ou", "pendulum_states", "pendulum_images", "pendulum_real"])
