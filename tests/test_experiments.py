@@ -11,7 +11,16 @@ from safetensors.torch import load_file
 
 from phibe import OU, Flow
 from phibe.experiments import EXPERIMENTS, experiment, ou, ou_mlp
-from phibe.experiments.report import ARTIFACTS, Experiment, Measured, Report, committed, committed_weights, keep
+from phibe.experiments.report import (
+    ARTIFACTS,
+    Experiment,
+    Measured,
+    Report,
+    committed,
+    committed_weights,
+    findings,
+    keep,
+)
 from phibe.experiments.theory_samples import Statement
 from phibe.experiments.video.features import embedded
 from phibe.linear.affine import AffineField
@@ -28,7 +37,8 @@ def smoke(request, tmp_path_factory):
 @pytest.mark.slow
 def test_a_report_is_what_was_written(smoke):
     out, report = smoke
-    assert Report.open(out) == json_round_trip(report)
+    assert json_round_trip(Report.open(out)) == json_round_trip(report)
+    assert findings([Report.open(out)]) == findings([report])
     assert json.loads((out / "config.json").read_text("utf8")) == json_round_trip(report).config
 
 

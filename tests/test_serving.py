@@ -61,7 +61,7 @@ def running(checkout: Path, ended_by: signal.Signals = signal.SIGTERM) -> Iterat
         yield server
     finally:
         server.process.send_signal(ended_by)
-        server.process.wait(20)
+        server.process.wait(60)
 
 
 class Server:

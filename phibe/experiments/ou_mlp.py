@@ -30,14 +30,13 @@ from phibe.experiments.report import (
     slope_interval,
     verdict,
 )
-from phibe.experiments.training import run_all
+from phibe.experiments.training import fit_one, run_all
 from phibe.flow import Flow
 from phibe.metrics import Estimate, velocity_error
 from phibe.networks import build
 from phibe.networks.network import Normalised
 from phibe.systems.ou import OU
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -170,7 +169,7 @@ def learn(config: MLPConfig, fits: Path, name: str, *, paths: int, times: int, s
     if name == UNGUARDED:
         training = replace(training, clip=0.0, held_out=0.0)
     objective, folder = name.split(",")[0], _folder(fits, paths, times, seed, name)
-    return fit_network(data, "mlp", objective, config=training, out=folder, progress=False)
+    return fit_one(data, "mlp", objective, config=training, out=folder)
 
 
 def _folder(fits: Path, paths: int, times: int, seed: int, name: str = "phibe") -> Path:

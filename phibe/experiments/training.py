@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from phibe.metrics import crps, histogram_distance, relative_mse, spread_skill, 
 from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
 from phibe.training.devices import pick
-from phibe.training.loop import Loss, Result, Task
+from phibe.training.loop import Loss, Result, Task, fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -198,6 +199,14 @@ def network_of(flow: Flow) -> Normalised:
 
 
 # -- independent jobs, in processes of one thread each ----------------------------------------------------------------
+
+
+def fit_one(data: Trajectories, network: nn.Module | str, objective: str, **options: Any) -> Flow:
+    """`fit_network` without a bar, and without its warning that training and held-out objective have parted: the best
+    weights are kept, and what they are worth is in the report."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "At step .* have parted", UserWarning)
+        return fit_network(data, network, objective, progress=False, **options)
 
 
 def run_all(

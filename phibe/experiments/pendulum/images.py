@@ -40,11 +40,10 @@ from phibe.experiments.report import (
     in_half,
     judged,
 )
-from phibe.experiments.training import network_of, seeded
+from phibe.experiments.training import fit_one, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit_network
 from phibe.trajectories import Trajectories
 
 CODEC = CodecConfig(encoder_steps=12_000, decoder_steps=40_000, decoder_batch=16, learning_rate=1e-3, floor=0.02)
@@ -204,7 +203,7 @@ def learn(
     with seeded(seed):
         network = ResidualMLP((6,), width=config.width, blocks=config.blocks)
     training, out = replace(_training(config, objective), seed=seed), fits / f"{objective}-{seed}"
-    return fit_network(latents, network, objective, config=training, out=out, held_out=held_out, progress=False)
+    return fit_one(latents, network, objective, config=training, out=out, held_out=held_out)
 
 
 def _training(config: Config, objective: str) -> FitConfig:

@@ -47,12 +47,11 @@ from phibe.experiments.report import (
     in_half,
     verdict,
 )
-from phibe.experiments.training import network_of, run_all, seeded
+from phibe.experiments.training import fit_one, network_of, run_all, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import fit_network
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -280,14 +279,13 @@ def learn(pieces: dict[int, list[Tensor]], fit: Fit, *, config: Config, fits: Pa
     )
     network = _network(config.width, config.blocks, seed=fit.seed)
     steps = math.ceil(config.epochs * int(_lengths(train).sum()) / config.training.batch)
-    return fit_network(
+    return fit_one(
         train,
         Normalised.fit(network, train).keep(slice(0, 2)),
         fit.objective,
         config=replace(config.training, steps=steps, seed=fit.seed),
         out=fits / "-".join(str(part) for part in fit if part is not None),
         held_out=validation,
-        progress=False,
     )
 
 

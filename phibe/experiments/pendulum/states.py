@@ -32,12 +32,12 @@ from phibe.experiments.report import (
     in_half,
     judged,
 )
-from phibe.experiments.training import network_of, seeded
+from phibe.experiments.training import fit_one, network_of, seeded
 from phibe.flow import Flow
 from phibe.networks.mlp import ResidualMLP
 from phibe.networks.network import Normalised
 from phibe.training.config import FitConfig
-from phibe.training.loop import VelocityTask, fit_network
+from phibe.training.loop import VelocityTask
 from phibe.training.runs import Fitted
 from phibe.trajectories import Trajectories
 
@@ -251,14 +251,13 @@ def learn(data: Trajectories, validation: Trajectories, fit: Fit, *, config: Con
     training = config.code_training if fit.network.startswith("code") else config.training
     if not fit.guarded:
         training = replace(training, clip=0.0, held_out=0.0)
-    return fit_network(
+    return fit_one(
         data,
         _network(data, fit, config),
         fit.objective,
         config=replace(training, steps=_steps(config, len(data)), seed=fit.seed),
         out=fits / f"{fit.name}-{fit.seed}".replace(", ", "-").replace(" ", "-"),
         held_out=validation.to(torch.float32) if fit.guarded else None,
-        progress=False,
         check=fit != CODE,  # its kinks have wrong gradients, which is what it is here to show
     )
 
