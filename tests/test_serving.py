@@ -61,7 +61,12 @@ def running(checkout: Path, ended_by: signal.Signals = signal.SIGTERM) -> Iterat
         yield server
     finally:
         server.process.send_signal(ended_by)
-        server.process.wait(60)
+        server.process.wait(20)
+
+
+def heeds_interrupts() -> None:
+    """A shell lets what it starts in the background ignore Ctrl-C, and so all that the tests start there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Server:
@@ -69,7 +74,7 @@ class Server:
         self.port, self.log = free_port(), checkout / f"terminal-{time.monotonic_ns()}"
         command = [checkout / "bin" / "python", "-m", "phibe", "serve", "--port", str(self.port)]
         with self.log.open("w", encoding="utf8") as log:
-            self.process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=log, preexec_fn=heeds_interrupts)
 
     def get(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("localhost", self.port, timeout=20)
